@@ -25,7 +25,7 @@ def subscriber_with(rdy: int, in_flight: int, *, blocked: bool = False) -> Subsc
         (5, 2, True, 0),
     ],
 )
-def test_rdy_is_a_ceiling_on_what_is_in_flight(
+def test_rdy_limits_the_messages_in_flight(
     rdy: int, in_flight: int, blocked: bool, expected: int
 ) -> None:
     assert expected == subscriber_with(rdy, in_flight, blocked=blocked).capacity()

@@ -1,4 +1,4 @@
-"""One nsqd and one nsqlookupd for all tests of a module, which use topics of their own."""
+"""One nsqd and one nsqlookupd for all tests of a module; each test uses its own topics."""
 
 from collections.abc import Iterator
 

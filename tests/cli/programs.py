@@ -1,4 +1,4 @@
-"""Our programs as a user has them: in a pipe, or on a terminal of their own."""
+"""Runs our programs in a pipe or on a terminal, as a user does."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 SECONDS = 120.0
-PIPE_BYTES = 4096  # the smallest there is
+PIPE_BYTES = 4096  # the minimum size
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")
 
@@ -43,7 +43,7 @@ def _command(program: str, args: Sequence[str], prelude: str = "") -> list[str]:
 def in_pipe(
     program: str, *args: str, stdin: bytes = b"", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end, which must come in time."""
+    """Run a program until it exits."""
     done = subprocess.run(
         _command(program, args),
         input=stdin,
@@ -60,7 +60,7 @@ def in_pipe(
 
 @contextmanager
 def started(program: str, *args: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs it beside the test, with pipes; it is gone afterwards."""
+    """Run a program with pipes during the block; at the end it is killed."""
     process = subprocess.Popen(
         _command(program, args),
         stdin=subprocess.DEVNULL,
@@ -76,13 +76,13 @@ def started(program: str, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def unread_bytes(pipe: IO[bytes] | IO[str]) -> int:
-    """How much a program has written into this pipe that we have not read."""
+    """Number of bytes in this pipe that were not read yet."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
     return int(count)
 
 
 def wait_until_stuck(program: subprocess.Popen[str]) -> None:
-    """Reads nothing, until the program has filled a small pipe, and waits for us."""
+    """Wait, without reading, until the program has filled a small pipe and blocks."""
     pipe = program.stdout
     assert pipe is not None
     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -101,7 +101,7 @@ def _cpu_ticks(pid: int) -> int:
 
 
 class TerminalProgram:
-    """A program on a terminal; made by `on_terminal`."""
+    """A program on a terminal; created by `on_terminal`."""
 
     def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
         self._process = process
@@ -109,7 +109,7 @@ class TerminalProgram:
         self._seen = ""
 
     def see(self, text: str) -> str:
-        """All that has been shown, once this is among what came since the last call."""
+        """Wait until this text appears in the output since the last call; returns all output."""
         began, deadline = len(self._seen), time.monotonic() + SECONDS
         while text not in self._seen[began:]:
             left = deadline - time.monotonic()
@@ -119,16 +119,16 @@ class TerminalProgram:
         return self._seen
 
     def press(self, keys: str) -> None:
-        """Types on its keyboard."""
+        """Type on its keyboard."""
         os.write(self._terminal, keys.encode())
 
     def resize(self, columns: int, rows: int) -> None:
-        """Gives the terminal another size, and tells the program."""
+        """Change the size of the terminal, and notify the program."""
         _set_size(self._terminal, columns, rows)
         self._process.send_signal(signal.SIGWINCH)
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and all that it has shown."""
+        """Wait until it exits; returns the exit code and all output."""
         while self._read(SECONDS):
             pass
         code = self._process.wait(SECONDS)
@@ -137,11 +137,11 @@ class TerminalProgram:
 
     @property
     def shows_what_is_typed(self) -> bool:
-        """Whether the terminal is as a shell wants it."""
+        """Whether the terminal echoes input, as a shell expects."""
         return bool(termios.tcgetattr(self._terminal)[3] & termios.ECHO)
 
     def _read(self, seconds: float) -> bool:
-        """Whether there was more."""
+        """Read available output; returns whether there was some."""
         ready, _, _ = select.select([self._terminal], [], [], seconds)
         if not ready:
             return False
@@ -162,8 +162,9 @@ def on_terminal(
     kind: str = "xterm-256color",
     prelude: str = "",
 ) -> Iterator[TerminalProgram]:
-    """Runs it on a terminal of this size and kind; it is gone afterwards. `prelude` is Python that
-    runs before it, in its process."""
+    """Run a program on a terminal of this size and kind; at the end of the block it is killed.
+    `prelude` is Python code that runs in its process first.
+    """
     ours, theirs = pty.openpty()
     _set_size(theirs, columns, rows)
     env = {**os.environ, "TERM": kind, "LC_ALL": "C.UTF-8"}

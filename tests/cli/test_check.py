@@ -1,4 +1,4 @@
-"""`penstock check` says whether a data path is sound, and exits accordingly."""
+"""`penstock check` reports whether a data path is intact, by its output and exit code."""
 
 import shutil
 from pathlib import Path
@@ -22,13 +22,13 @@ def filled(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_sound_data_path(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_data_path_exits_with_0(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["check", str(filled)])
     assert f"{filled} is sound\n" == capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("damaged_on_purpose")
-def test_a_damaged_one(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_data_path_exits_with_1(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray((filled / SEGMENT).read_bytes())
     size = len(data) // 3
     data[size + 60] ^= 1
@@ -43,7 +43,7 @@ def test_a_damaged_one(filled: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
 
 
-def test_those_of_penstock_up(
+def test_all_data_paths_of_penstock_up_are_checked(
     filled: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = filled.rename(tmp_path_factory.mktemp("penstock-data") / "nsqd-1")
@@ -52,7 +52,9 @@ def test_those_of_penstock_up(
     assert f"{node} is sound\n" == capsys.readouterr().out
 
 
-def test_those_of_shards(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_data_paths_of_shards_are_checked(
+    filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shard = filled / "shard-1"
     shutil.copytree(filled, shard)
     (shard / SEGMENT).with_suffix(".index").write_bytes(b"")

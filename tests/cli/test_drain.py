@@ -1,4 +1,4 @@
-"""penstock drain as a program: begins, and waits for the node to stop."""
+"""penstock drain as a program: starts the drain and waits for the node to stop."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""`penstock import` says what it found, and what became of it."""
+"""`penstock import` reports what it has found and imported."""
 
 import shutil
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_errors_are_reported_in_one_line(
 
 @pytest.mark.parametrize("target", [["--dry-run"], ["--data-path", "{new}"]])
 class TestAPathWithTopicsOfPenstock:
-    """Their messages must not be left behind without a word."""
+    """Their messages must not be ignored without a message."""
 
     def refusal(self, path: Path, target: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         new = path.parent / "new"

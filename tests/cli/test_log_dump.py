@@ -1,4 +1,4 @@
-"""`penstock log dump` shows what is in a file of a log, damaged or not."""
+"""`penstock log dump` prints the content of a file of a log, even if it is damaged."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ WALL_NS = 1000 * SEQ
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Path:
-    """Two messages at once, and a deferred one."""
+    """A topic with two messages in one batch, and a deferred one."""
     data_path = DataPath.open(str(tmp_path), LogSettings())
     store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
     store.log.append(render_messages([b"one", b"\xfftwo"], 0xABC, WALL_NS), WALL_NS)

@@ -1,4 +1,4 @@
-"""The `penstock` command leads to its commands, and tells what is wrong in one line."""
+"""The `penstock` command: help, completion, and errors in one line."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def test_the_help_of_a_command_has_examples_that_can_be_parsed(
     for example in command.examples:
         words = shlex.split(re.split(r" \| (?!penstock)", example)[0].split("| penstock ")[-1])
         args = words[words.index(name) + 1 :]
-        if "--file" not in args:  # which would have to be there
+        if "--file" not in args:  # it would have to exist
             command.make_context(name, args)
 
 
@@ -58,7 +58,7 @@ def test_help_imports_neither_asyncio_nor_rich() -> None:
 
 
 def completed(words: str, *, shell: str = "bash", **env: str) -> list[str]:
-    """What a shell is offered for the last of these words."""
+    """The completions that a shell offers for the last of these words."""
     asked = {
         "_PENSTOCK_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": words,

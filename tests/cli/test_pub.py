@@ -1,4 +1,4 @@
-"""penstock pub as a program: messages from arguments, from a pipe, from a file, from a keyboard."""
+"""penstock pub as a program: messages from arguments, a pipe, a file, or a keyboard."""
 
 import os
 from pathlib import Path

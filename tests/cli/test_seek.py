@@ -1,4 +1,4 @@
-"""penstock seek as a program: says what it would do, asks, and does it."""
+"""penstock seek as a program: shows the effect, asks for confirmation, moves the channel."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""penstock sub as a program: prints what comes, and finishes it then."""
+"""penstock sub as a program: prints messages, then finishes them."""
 
 import json
 import signal

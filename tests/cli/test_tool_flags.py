@@ -16,7 +16,7 @@ TOPIC = "--topic=t"
 DESTINATION = "--destination-nsqd-tcp-address=127.0.0.1:1"
 POST = "--post=http://127.0.0.1:1/"
 
-# What each needs, besides a place to consume from.
+# The required flags of each tool, besides the source.
 ENOUGH = {
     "nsq_tail": [TOPIC],
     "nsq_to_file": [TOPIC],

@@ -15,7 +15,7 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def busy_nsqd(nsqd: NsqdProcess) -> NsqdProcess:
-    """With two topics; the second has the deeper channels."""
+    """An nsqd with two topics; the second has the deeper channels."""
     for topic, channel in (("apples", "eat"), ("pears", "eat"), ("pears", "juice")):
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
@@ -31,7 +31,7 @@ def looking_at(nsqd: NsqdProcess, *flags: str) -> list[str]:
 
 
 def is_sorted_by_name(terminal: TerminalProgram) -> bool:
-    """In the next picture; there may be some that were shown before a key was pressed."""
+    """Whether the next view is sorted; earlier views may precede it."""
     shown, _, _ = terminal.see("q quit").rpartition("q quit")
     latest = shown.split("penstock top")[-1]
     return latest.index("apples") < latest.index("pears")

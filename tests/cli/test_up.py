@@ -23,7 +23,7 @@ _ROW = re.compile(r"  (nsqlookupd|nsqd-\d)\s+tcp (\S+)\s+http (\S+)")
 
 
 class Cluster:
-    """A running `penstock up`; addresses are of HTTP, by the name of the daemon."""
+    """A running `penstock up`; HTTP addresses by the name of the daemon."""
 
     def __init__(self, program: subprocess.Popen[str]) -> None:
         assert program.stdout is not None
@@ -53,7 +53,7 @@ class Cluster:
 
 @contextmanager
 def up(path: Path, *flags: str) -> Iterator[Cluster]:
-    """Without nsqadmin, unless the flags have a port for it."""
+    """Run `penstock up`, without nsqadmin unless the flags have a port for it."""
     admin = () if any("admin" in flag for flag in flags) else ("--no-admin",)
     flags = (f"--data-path={path}", "--nsqd-port=0", "--lookupd-port=0", *admin, *flags)
     with started("penstock", "up", *flags) as program:
@@ -195,14 +195,14 @@ def test_ctrl_c_stops_it_on_a_terminal(tmp_path: Path) -> None:
 
 @contextmanager
 def _reserved_port_below_a_hundred_others() -> Iterator[int]:
-    """One that nobody else has, nor those after it and a hundred further on."""
+    """A free port, followed by free ports up to a hundred further on."""
     while True:
         with ExitStack() as stack:
             port = int(stack.enter_context(reserved_address()).rpartition(":")[2])
             try:
                 for step in (1, 100, 101):
                     stack.enter_context(reserved_address(port + step))
-            except (OSError, OverflowError):  # it is taken, or there is no such port
+            except (OSError, OverflowError):  # in use, or not a valid port
                 continue
             yield port
             return

@@ -1,4 +1,6 @@
-"""A command that is given the port of another protocol says so in one line, without a traceback."""
+"""A command that is given the port of another protocol reports it in one line,
+without a traceback.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +15,7 @@ from penstock.testing.nsqlookupd import run_nsqlookupd
 
 
 class Ports(NamedTuple):
-    """Addresses of a cluster; the last two are of daemons that speak TLS alone."""
+    """Addresses of a cluster; the last two daemons accept only TLS."""
 
     nsqd_tcp: str
     nsqd_http: str
@@ -81,7 +83,7 @@ def failure_of(command: list[str], flag: str, ports: Ports) -> str:
         ("{lookupd_tcp}", "it is the TCP port of nsqlookupd"),
     ],
 )
-def test_the_tcp_address_of_another_protocol(
+def test_a_tcp_address_of_another_protocol_is_reported(
     command: list[str], address: str, complaint: str, ports: Ports
 ) -> None:
     assert complaint in failure_of(command, f"--nsqd-tcp-address={address}", ports)
@@ -90,12 +92,12 @@ def test_the_tcp_address_of_another_protocol(
 @pytest.mark.parametrize(
     "command", [each for each in NSQD_TCP if each[0] != "to_nsq"], ids=" ".join
 )
-def test_a_tcp_address_that_requires_tls(command: list[str], ports: Ports) -> None:
+def test_a_tcp_address_that_requires_tls_is_reported(command: list[str], ports: Ports) -> None:
     assert "TLS required" in failure_of(command, "--nsqd-tcp-address={secure_nsqd_tcp}", ports)
 
 
 @pytest.mark.parametrize("command", [["to_nsq", "--topic=t"], *NSQD_TCP[:3]], ids=" ".join)
-def test_tls_where_nsqd_has_none(command: list[str], ports: Ports) -> None:
+def test_tls_to_an_nsqd_without_tls_is_reported(command: list[str], ports: Ports) -> None:
     role = "producer" if command[0] == "to_nsq" else "consumer"
     with_tls = [*command, f"--{role}-opt=tls_v1"]
 
@@ -110,7 +112,7 @@ def test_tls_where_nsqd_has_none(command: list[str], ports: Ports) -> None:
         ("{lookupd_http}", ""),
     ],
 )
-def test_the_http_address_of_nsqd_with_another_protocol(
+def test_a_wrong_protocol_at_the_http_address_of_nsqd_is_reported(
     command: list[str], address: str, complaint: str, ports: Ports
 ) -> None:
     assert complaint in failure_of(command, f"--nsqd-http-address={address}", ports)
@@ -126,14 +128,14 @@ def test_the_http_address_of_nsqd_with_another_protocol(
         ("{secure_lookupd_http}", "the connection closed before the response was complete"),
     ],
 )
-def test_the_http_address_of_nsqlookupd_with_another_protocol(
+def test_a_wrong_protocol_at_the_http_address_of_nsqlookupd_is_reported(
     command: list[str], address: str, complaint: str, ports: Ports
 ) -> None:
     assert complaint in failure_of(command, f"--lookupd-http-address={address}", ports)
 
 
 @pytest.mark.parametrize("command", [*NSQD_HTTP[1:], *LOOKUPD_HTTP[-2:]], ids=" ".join)
-def test_https_where_there_is_none(command: list[str], ports: Ports) -> None:
+def test_https_to_a_server_without_it_is_reported(command: list[str], ports: Ports) -> None:
     is_of_nsqd = command in NSQD_HTTP
     flag = "--nsqd-http-address=https://{nsqd_http}"
     flag = flag if is_of_nsqd else "--lookupd-http-address=https://{lookupd_http}"

@@ -19,12 +19,12 @@ class Asked(NamedTuple):
 
 
 class AuthServer(ThreadingHTTPServer):
-    """Answers every request with `status` and `answer`, both of which may be changed; while
-    `is_silent`, with nothing.
+    """Answers every request with `status` and `answer`, which the test may change; does not answer
+    while `is_silent`.
     """
 
     daemon_threads = True
-    request_queue_size = 128  # many clients may come at once
+    request_queue_size = 128  # many clients may connect at once
 
     def __init__(self, answer: object) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -62,12 +62,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_POST = do_GET  # noqa: N815 (http.server's name)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests look at `asked`."""
+        """Log nothing."""
 
 
 @contextmanager
 def auth_server(answer: object, *, context: ssl.SSLContext | None = None) -> Iterator[AuthServer]:
-    """Serves until the block is left."""
+    """Serve for the duration of the block."""
     server = AuthServer(answer)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)

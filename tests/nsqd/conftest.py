@@ -1,4 +1,4 @@
-"""What the tests of the running nsqd share."""
+"""Fixtures of tests with a running nsqd."""
 
 import re
 import time
@@ -8,6 +8,6 @@ import pytest
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of its own for each test, so that tests can share an nsqd."""
+    """A topic name that is unique to the test, so that tests can share an nsqd."""
     words = re.sub(r"[^\w]+", "-", request.node.name.removeprefix("test_"))
     return f"{words[:40]}-{time.monotonic_ns() % 1_000_000}"

@@ -1,4 +1,4 @@
-"""An nsqd on the loop of the test itself, for what has to be patched or counted inside it."""
+"""An nsqd in the event loop of the test, for tests that patch or count something inside it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""An nsqd with its data in memory: what others do to the disk is not to be felt."""
+"""An nsqd with its data in memory, so that other load on the disk does not affect the test."""
 
 import os
 import tempfile
@@ -11,13 +11,13 @@ __all__ = ["run_nsqd_off_disk"]
 
 _MEMORY = "/dev/shm"
 
-# What the tests of one module leave there at most, and more. A container has 64 MB, unless told.
+# More than the tests of one module need. The default of a container is 64 MB.
 _BYTES_NEEDED = 1 << 30
 
 
 @contextmanager
 def run_nsqd_off_disk(*flags: str) -> Iterator[NsqdProcess]:
-    """Where there is not enough of it, on the disk."""
+    """Run nsqd with its data in memory, or on disk if there is not enough memory."""
     with (
         tempfile.TemporaryDirectory(prefix="nsqd-", dir=_folder()) as data_path,
         run_nsqd(*flags, data_path=data_path) as nsqd,

@@ -1,11 +1,11 @@
-"""nsqd, changed so that something rare happens in it when a test wants it to.
+"""An nsqd with a patch that causes rare events on demand.
 
     python -m tests.nsqd.patched_nsqd raise=penstock.broker.topic:Topic.publish FLAGS...
     python -m tests.nsqd.patched_nsqd hold-fsync=FILE FLAGS...
 
-`raise` makes a function raise an AssertionError the first time that it is called for the topic or
-channel named `faulty`; a function that serves no single topic raises at its first call.
-`hold-fsync` makes every fsync wait for as long as the file exists.
+`raise` makes a function raise an AssertionError at its first call for the topic or channel named
+`faulty`; a function without a single topic raises at its first call. `hold-fsync` blocks every
+fsync while the file exists.
 """
 
 import os
@@ -31,13 +31,13 @@ _POLL_SECONDS = 0.01
 
 @contextmanager
 def run_patched_nsqd(patch: str, *flags: str, data_path: Path) -> Iterator["PatchedNsqd"]:
-    """Runs nsqd with a patch of the module's docstring."""
+    """Run nsqd with one of these patches."""
     with running(lambda log_fd: PatchedNsqd(patch, data_path, flags, log_fd)) as nsqd:
         yield nsqd
 
 
 class PatchedNsqd(NsqdProcess):
-    """The program above."""
+    """The process of a patched nsqd."""
 
     def __init__(self, patch: str, data_path: Path, flags: Sequence[str], log_fd: int) -> None:
         super().__init__(data_path, flags, log_fd)
@@ -79,7 +79,7 @@ def _raise_at(point: str) -> None:
 
 
 def _is_faulty(target: object) -> bool:
-    """Whether a topic, a channel, a log or a job is the faulty one, or serves no single topic."""
+    """Whether the object belongs to the topic or channel `faulty`, or to no single topic."""
     names = [getattr(target, each, None) for each in ("name", "path", "_folder")]
     known = [name for name in names if isinstance(name, str)]
     return not known or any(FAULTY in name for name in known)
@@ -93,7 +93,7 @@ def _hold_fsync(while_exists: Path) -> None:
             time.sleep(_POLL_SECONDS)
         fsync(fd)
 
-    setattr(os, "fsync", held)  # noqa: B010 (its type is another)
+    setattr(os, "fsync", held)  # noqa: B010 (the types differ)
 
 
 if __name__ == "__main__":

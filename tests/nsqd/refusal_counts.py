@@ -1,4 +1,4 @@
-"""What nsqd's metrics say of refusals."""
+"""Error counters in nsqd's metrics."""
 
 import re
 from collections import Counter
@@ -9,6 +9,6 @@ _SAMPLE = re.compile(r'\nnsqd_(?:http_)?refusals_total\{(?:reason|code)="(\w+)"\
 
 
 def refusal_counts(nsqd: NsqdProcess) -> Counter[str]:
-    """How often it has refused somebody something, by reason, or by status over HTTP."""
+    """Number of refused commands and requests, by reason or HTTP status."""
     text = nsqd.http("GET", "/metrics").body.decode()
     return Counter({reason: int(count) for reason, count in _SAMPLE.findall(text)})

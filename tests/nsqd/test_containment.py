@@ -1,4 +1,4 @@
-"""An unexpected exception costs a connection, a channel or a topic a moment, and never the node."""
+"""An unexpected exception affects one connection, channel or topic for a moment, but not nsqd."""
 
 from pathlib import Path
 
@@ -39,7 +39,9 @@ POINTS = [
 
 @pytest.mark.parametrize("sync_every", [1, 2500])
 @pytest.mark.parametrize("point", POINTS)
-def test_everything_else_goes_on(point: str, sync_every: int, tmp_path: Path) -> None:
+def test_an_unexpected_exception_does_not_affect_other_topics(
+    point: str, sync_every: int, tmp_path: Path
+) -> None:
     flags = (f"--sync-every={sync_every}", "--sync-timeout=20ms", "--msg-timeout=200ms")
     with run_patched_nsqd(f"raise={point}", *flags, data_path=tmp_path) as nsqd:
         provoke(nsqd)
@@ -61,11 +63,11 @@ def is_healthy(nsqd: PatchedNsqd) -> bool:
     try:
         return nsqd.http("GET", "/ping").body == b"OK"
     except OSError:
-        return False  # a connection that the bug may cost
+        return False  # the bug may close this connection
 
 
 def provoke(nsqd: PatchedNsqd) -> None:
-    """Makes the faulty function be called, until the bug has shown itself."""
+    """Trigger calls of the faulty function until it has raised."""
 
     def has_failed() -> bool:
         try:
@@ -91,7 +93,7 @@ def serves_other_topics(nsqd: PatchedNsqd) -> None:
                 producer.call(commands.pub(GOOD, b"message"))
             consumer = nsqd.consumer(GOOD, CHANNEL)
         except (WireError, DisconnectedError, TimeoutError, OSError):
-            return False  # a connection that the bug may cost
+            return False  # the bug may close this connection
         first = consumer.message()
         again = consumer.message()
         assert (first.id, 1, 2) == (again.id, first.attempts, again.attempts)
@@ -103,7 +105,7 @@ def serves_other_topics(nsqd: PatchedNsqd) -> None:
 
 
 def heals(nsqd: PatchedNsqd) -> None:
-    """The topic that had the bug takes, delivers and finishes messages again; none is lost."""
+    """The faulty topic accepts, delivers and finishes messages again; none is lost."""
 
     def is_published() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""The life of the running program: starting, stopping and coming back."""
+"""Start, stop and restart of nsqd."""
 
 import asyncio
 import signal
@@ -58,8 +58,8 @@ def test_stop_closes_connections_and_does_not_wait_for_their_clients() -> None:
         assert 0 == nsqd.wait()
 
 
-def test_second_signal_forces() -> None:
-    """The first one is held up: a client is connected that does not close its end."""
+def test_second_signal_forces_the_stop() -> None:
+    """A client that does not close its connection delays the first stop."""
     with run_nsqd() as nsqd:
         with RawClient(nsqd.tcp_address) as client:
             client.call(commands.pub("t", b"x"))
@@ -72,7 +72,7 @@ def test_second_signal_forces() -> None:
         assert "SIGINT again, exiting without a clean stop" == last_line(nsqd.log)
 
 
-def test_what_was_published_and_not_finished_comes_back_after_a_stop() -> None:
+def test_unfinished_messages_are_delivered_after_a_stop() -> None:
     with run_nsqd() as nsqd:
         client = nsqd.consumer("t", "c", rdy=2)
         nsqd.publish("t", b"finished", b"in flight", b"waiting")
@@ -89,7 +89,7 @@ def test_what_was_published_and_not_finished_comes_back_after_a_stop() -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--sync-every=1",)], ids=["written", "synced"])
-def test_stop_under_load_keeps_all_that_was_acknowledged(flags: tuple[str, ...]) -> None:
+def test_stop_under_load_keeps_all_acknowledged_messages(flags: tuple[str, ...]) -> None:
     with run_nsqd(*flags) as nsqd:
         acknowledged = [0, 0]
         producers = [
@@ -115,7 +115,7 @@ def publish_until_closed(address: str, acknowledged: list[int], at: int) -> None
             acknowledged[at] += 2
 
 
-def test_messages_of_a_topic_without_channels_come_back() -> None:
+def test_messages_of_a_topic_without_channels_survive_a_restart() -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("t", b"1", b"2")
         nsqd.restart()
@@ -127,7 +127,7 @@ def test_messages_of_a_topic_without_channels_come_back() -> None:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["clean stop", "kill"])
 def test_deferral_is_kept_over_a_restart(*, kill: bool) -> None:
-    """Whether it came from DPUB or from REQ: to the moment at which it was due, and no further."""
+    """A message deferred by DPUB or REQ is delivered when it is due."""
     with run_nsqd("--max-req-timeout=1h", "--msg-timeout=5m") as nsqd:
         client = nsqd.consumer("t", "c", rdy=2)
         nsqd.publish("t", b"requeued", b"requeued for long")
@@ -139,7 +139,7 @@ def test_deferral_is_kept_over_a_restart(*, kill: bool) -> None:
         client.call(commands.dpub("t", 3000, b"published"))
         client.call(commands.dpub("t", 3_600_000, b"published for long"))
         if kill:
-            # A REQ is journalled with the FINs, a moment later.
+            # A REQ is written to the journal a moment later, together with FINs.
             wait_until(lambda: journal.stat().st_size > journal_bytes, "the REQ to be journalled")
             nsqd.kill()
         nsqd.restart()
@@ -177,7 +177,7 @@ def test_data_path_is_free_again_after_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--tcp-address", "--http-address"])
-def test_port_in_use_is_one_line(tmp_path: Path, flag: str) -> None:
+def test_a_port_in_use_is_an_error_of_one_line(tmp_path: Path, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         failure = failure_to_start(f"{flag}={address}", data_path=tmp_path)
@@ -198,7 +198,7 @@ def test_an_address_without_a_port_is_a_unix_socket_as_in_nsq(
 
 
 @pytest.mark.parametrize("port", ["99999", "abc", "-5", ""])
-def test_what_is_no_port_is_one_line(tmp_path: Path, port: str) -> None:
+def test_an_invalid_port_is_reported_in_one_line(tmp_path: Path, port: str) -> None:
     failure = failure_to_start(f"--tcp-address=127.0.0.1:{port}", data_path=tmp_path)
 
     assert 1 == failure.exit_code
@@ -206,7 +206,7 @@ def test_what_is_no_port_is_one_line(tmp_path: Path, port: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "a file"])
-def test_data_path_that_cannot_be_used_is_one_line(tmp_path: Path, kind: str) -> None:
+def test_an_unusable_data_path_is_reported_in_one_line(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "data"
     if kind == "a file":
         path.write_bytes(b"")
@@ -234,7 +234,7 @@ def test_http_may_be_served_on_a_unix_socket(tmp_path: Path) -> None:
             assert client.makefile("rb").read().endswith(b"\r\n\r\nOK")
 
 
-def test_socket_file_that_a_kill_left_behind_is_taken_over(tmp_path: Path) -> None:
+def test_a_socket_file_left_by_a_kill_is_replaced(tmp_path: Path) -> None:
     with run_nsqd(f"--tcp-address={tmp_path / 'nsqd.sock'}") as nsqd:
         nsqd.kill()
         nsqd.restart()
@@ -247,7 +247,7 @@ def test_socket_file_that_a_kill_left_behind_is_taken_over(tmp_path: Path) -> No
 
 
 class _NotingLoop(asyncio.SelectorEventLoop):
-    """Knows of all timers that were set."""
+    """Records all timers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class _NotingLoop(asyncio.SelectorEventLoop):
         return sum(not each.cancelled() and each.when() > self.time() for each in self.timers)
 
 
-def test_timers_do_not_pile_up_while_a_message_is_in_flight(tmp_path: Path) -> None:
+def test_timers_do_not_accumulate_while_a_message_is_in_flight(tmp_path: Path) -> None:
     async def serve(loop: _NotingLoop) -> int:
         async with serving(tmp_path, http_address="", sync_timeout_ns=MILLISECOND_NS) as nsqd:
             assert nsqd.tcp is not None

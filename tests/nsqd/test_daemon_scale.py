@@ -1,6 +1,6 @@
-"""Many topics, many channels, many messages, in the running program.
+"""Many topics, channels and messages in a running nsqd.
 
-`python -m bench.channels` and `python -m bench --only backlog` measure what they cost.
+`python -m bench.channels` and `python -m bench --only backlog` measure their cost.
 """
 
 from http.client import HTTPConnection
@@ -84,14 +84,16 @@ def publish_backlog(nsqd: NsqdProcess) -> None:
 
 
 def drain_backlog(client: RawClient) -> int | None:
-    """Finishes all messages; returns the first number that did not come in its place."""
+    """Finish all messages; returns the first number that was out of order."""
     misplaced = None
     number = 0
     while number < BACKLOG:
         received = [client.message(), *client.received_frames()]
         fins = []
         for message in received:
-            if message == ResponseFrame(b"_heartbeat_"):  # where this takes half a minute
+            if message == ResponseFrame(
+                b"_heartbeat_"
+            ):  # on machines where this takes half a minute
                 fins.append(commands.nop())
                 continue
             assert isinstance(message, MessageFrame)

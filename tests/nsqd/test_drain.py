@@ -154,7 +154,7 @@ class TestStop:
             finish(consumer, 1)
             begun_at = time.monotonic()
             nsqd.post("/drain")
-            nsqd.post("/drain")  # this does not give it more time
+            nsqd.post("/drain")  # does not extend the timeout
             exit_code = nsqd.wait()
             took_seconds = time.monotonic() - begun_at
             log = nsqd.log

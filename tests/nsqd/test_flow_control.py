@@ -1,4 +1,4 @@
-"""Clients that do not keep up, against the running program: nsqd stops reading or sending."""
+"""Clients that do not keep up: nsqd stops reading or sending."""
 
 import time
 from contextlib import suppress
@@ -13,14 +13,15 @@ from penstock.testing.waiting import wait_until
 
 MIB = 1024 * 1024
 
-# The kernel gives a client that never reads a few hundred kilobytes at most, if it is told so.
+# Limits the kernel's buffer of a client that never reads to a few hundred kilobytes.
 SMALL_RECEIVE_BUFFER = 8 * 1024
 
 
 @pytest.mark.parametrize("consumers", [1, 5])
-def test_consumers_that_never_read_are_sent_a_part_of_what_waits(consumers: int) -> None:
-    """100 MB are waiting, and each says that it would take them all at once. What nsqd has read
-    for them and cannot send would be in its memory."""
+def test_consumers_that_never_read_are_sent_a_part_of_the_queue(consumers: int) -> None:
+    """100 MB are queued, and each consumer's RDY allows all of them. Messages that nsqd has read
+    but cannot send would be in its memory.
+    """
     with run_nsqd("--mem-queue-size=50") as nsqd:
         publish_large_messages(nsqd, count=2500, size=40_000)
         clients = [
@@ -29,7 +30,7 @@ def test_consumers_that_never_read_are_sent_a_part_of_what_waits(consumers: int)
         for client in clients:
             client.subscribe("t", "c", rdy=2500)
         wait_until(lambda: nsqd.stats("t", "c")["in_flight_count"], "something to be sent")
-        time.sleep(1.0)  # it would be sent meanwhile
+        time.sleep(1.0)  # nsqd would send in the meantime
 
         assert nsqd.stats("t", "c")["in_flight_count"] < 2500
 
@@ -38,7 +39,7 @@ def test_consumers_that_never_read_are_sent_a_part_of_what_waits(consumers: int)
 def test_consumer_that_never_reads_is_closed_after_the_write_deadline(
     *, answers_heartbeats: bool
 ) -> None:
-    """Which is one heartbeat interval; commands of its own do not save it."""
+    """The deadline is one heartbeat interval; commands of the consumer do not extend it."""
     with run_nsqd() as nsqd:
         publish_large_messages(nsqd, count=500, size=40_000)
         stubborn = nsqd.connect(receive_buffer_bytes=SMALL_RECEIVE_BUFFER)
@@ -68,8 +69,8 @@ def test_consumer_that_reads_slowly_gets_everything() -> None:
         assert count == len({message.id for message in received})
 
 
-def test_producer_that_does_not_read_its_answers_is_slowed() -> None:
-    """It can send no more once its answers fill the buffers, and all is well when it reads them."""
+def test_producer_that_does_not_read_responses_is_throttled() -> None:
+    """When unread responses fill the buffers, it cannot send; after it reads them, it can."""
     publish = commands.pub("t", b"x")
     chunk = publish * 1000
     with run_nsqd() as nsqd:
@@ -78,7 +79,7 @@ def test_producer_that_does_not_read_its_answers_is_slowed() -> None:
         sent = 0
 
         def is_slowed() -> bool:
-            """Whether it cannot send, though nsqd has not taken all that was sent."""
+            """Whether the client cannot send, although nsqd has not read everything."""
             nonlocal sent
             while taken := hasty.send_some(chunk[sent % len(publish) :], seconds=1.0):
                 sent += taken
@@ -105,5 +106,5 @@ def publish_large_messages(nsqd: NsqdProcess, *, count: int, size: int) -> None:
 
 
 def send_if_open(client: RawClient, command: bytes) -> None:
-    with suppress(ConnectionError):  # closed by nsqd, which is what the caller waits to see
+    with suppress(ConnectionError):  # closed by nsqd, as the caller expects
         client.send(command)

@@ -1,4 +1,4 @@
-"""Heartbeats and deadlines, on a loop whose clock is set by hand."""
+"""Heartbeats and deadlines, on a loop with a manual clock."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Timer:
 
 
 class ManualLoop:
-    """As much of an event loop as a pulse needs."""
+    """The methods of an event loop that a heartbeat needs."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -37,7 +37,7 @@ class ManualLoop:
         return timer
 
     def pass_to(self, seconds: float) -> None:
-        """Fires, in order, what is due until so long after the start."""
+        """Run timers in order, up to this time after the start."""
         end = 100.0 + seconds
         while due := [each for each in self.pending() if each.at <= end]:
             timer = min(due, key=lambda each: each.at)
@@ -47,7 +47,7 @@ class ManualLoop:
         self.now = end
 
     def hold_to(self, seconds: float) -> None:
-        """Does nothing until so long after the start, and then what has been due."""
+        """Block the loop until this time after the start, then run the due timers."""
         self.now = 100.0 + seconds
         for timer in [each for each in self.pending() if each.at <= self.now]:
             self.timers.remove(timer)
@@ -72,7 +72,7 @@ class Connection:
 
 
 class Patient:
-    """A connection with its pulse."""
+    """A connection with its heartbeat."""
 
     def __init__(self) -> None:
         self.loop, self.connection = ManualLoop(), Connection()
@@ -88,7 +88,7 @@ class Patient:
         self.heartbeat.start()
 
     def answers_until(self, seconds: float) -> None:
-        """Sends a command every half second."""
+        """Send a command every half second."""
         while self.loop.now < 100.0 + seconds:
             self.loop.pass_to(self.loop.now - 100.0 + 0.5)
             self.heartbeat.last_command_at = self.loop.now
@@ -99,14 +99,14 @@ def patient() -> Patient:
     return Patient()
 
 
-def test_it_beats_at_its_interval(patient: Patient) -> None:
+def test_heartbeats_are_sent_at_their_interval(patient: Patient) -> None:
     patient.answers_until(9.0)
 
     assert 4 == patient.connection.beats
     assert [] == patient.connection.given_up
 
 
-def test_two_intervals_of_silence_are_too_many(patient: Patient) -> None:
+def test_two_intervals_of_silence_close_the_connection(patient: Patient) -> None:
     patient.loop.pass_to(3.9)
     assert [] == patient.connection.given_up
 
@@ -115,7 +115,7 @@ def test_two_intervals_of_silence_are_too_many(patient: Patient) -> None:
     assert 1 == patient.connection.beats
 
 
-def test_whoever_waits_for_us_is_not_silent(patient: Patient) -> None:
+def test_a_client_that_waits_for_a_response_is_not_silent(patient: Patient) -> None:
     patient.heartbeat.is_answering = True
     patient.loop.pass_to(60.0)
     assert (30, []) == (patient.connection.beats, patient.connection.given_up)
@@ -128,7 +128,7 @@ def test_whoever_waits_for_us_is_not_silent(patient: Patient) -> None:
     assert ["i/o timeout"] == patient.connection.given_up
 
 
-def test_whoever_takes_nothing_for_an_interval_is_given_up_whatever_it_sends(
+def test_a_client_that_reads_nothing_for_an_interval_is_closed_even_if_it_sends(
     patient: Patient,
 ) -> None:
     patient.answers_until(1.0)
@@ -141,7 +141,7 @@ def test_whoever_takes_nothing_for_an_interval_is_given_up_whatever_it_sends(
     assert ["i/o timeout"] == patient.connection.given_up
 
 
-def test_without_heartbeats_silence_is_nobodys_business(patient: Patient) -> None:
+def test_without_heartbeats_a_silent_client_stays_connected(patient: Patient) -> None:
     patient.interval = None
     patient.heartbeat.start()
     patient.heartbeat.blocked_since = patient.loop.now
@@ -151,7 +151,7 @@ def test_without_heartbeats_silence_is_nobodys_business(patient: Patient) -> Non
     assert (0, []) == (patient.connection.beats, patient.connection.given_up)
 
 
-def test_a_new_interval_moves_the_deadline_but_not_the_beats(patient: Patient) -> None:
+def test_a_new_interval_moves_the_deadline_but_not_the_heartbeats(patient: Patient) -> None:
     patient.interval = 10.0
     patient.loop.pass_to(19.9)
     assert (9, []) == (patient.connection.beats, patient.connection.given_up)
@@ -160,7 +160,7 @@ def test_a_new_interval_moves_the_deadline_but_not_the_beats(patient: Patient) -
     assert ["i/o timeout"] == patient.connection.given_up
 
 
-def test_a_stranger_hears_no_heartbeat_and_has_a_limited_time(patient: Patient) -> None:
+def test_before_identify_there_are_no_heartbeats_and_a_time_limit(patient: Patient) -> None:
     patient.interval = 3.0
     patient.connection.is_greeted = False
     patient.loop.pass_to(4.9)
@@ -171,9 +171,9 @@ def test_a_stranger_hears_no_heartbeat_and_has_a_limited_time(patient: Patient) 
 
 
 class TestBeingHeld:
-    """For so long that nobody has read what clients have sent, or sent what they would answer."""
+    """The loop is blocked so long that nsqd could neither read nor send."""
 
-    def test_a_client_is_asked_once_more_and_has_its_time(self, patient: Patient) -> None:
+    def test_a_client_gets_another_heartbeat_and_a_full_deadline(self, patient: Patient) -> None:
         patient.loop.hold_to(60.0)
         assert (1, []) == (patient.connection.beats, patient.connection.given_up)
 
@@ -182,7 +182,7 @@ class TestBeingHeld:
         patient.loop.pass_to(64.0)
         assert ["i/o timeout"] == patient.connection.given_up
 
-    def test_whoever_takes_nothing_has_an_interval(self, patient: Patient) -> None:
+    def test_a_client_that_reads_nothing_has_another_interval(self, patient: Patient) -> None:
         patient.heartbeat.blocked_since = patient.loop.now
         patient.heartbeat.schedule()
         patient.loop.hold_to(60.0)
@@ -192,7 +192,7 @@ class TestBeingHeld:
         patient.loop.pass_to(62.0)
         assert ["i/o timeout"] == patient.connection.given_up
 
-    def test_a_stranger_has_its_time(self, patient: Patient) -> None:
+    def test_before_identify_the_time_limit_starts_again(self, patient: Patient) -> None:
         patient.interval = None
         patient.heartbeat.start()
         patient.connection.is_greeted = False
@@ -203,7 +203,7 @@ class TestBeingHeld:
         patient.loop.pass_to(60.0 + GREETING_SECONDS)
         assert ["no protocol magic in time"] == patient.connection.given_up
 
-    def test_for_a_moment_changes_nothing(self, patient: Patient) -> None:
+    def test_a_short_block_of_the_loop_changes_nothing(self, patient: Patient) -> None:
         patient.loop.pass_to(3.5)
         patient.loop.hold_to(4.5)
 
@@ -216,7 +216,7 @@ class TestSlowCommands:
         patient.interval = None
         patient.heartbeat.start()
 
-    def test_one_that_takes_too_long_ends_the_connection(self, patient: Patient) -> None:
+    def test_a_command_that_takes_too_long_closes_the_connection(self, patient: Patient) -> None:
         patient.loop.pass_to(GREETING_SECONDS - 0.1)
         patient.connection.is_inside_command = True
         patient.loop.pass_to(GREETING_SECONDS + COMMAND_SECONDS - 0.1)
@@ -225,13 +225,13 @@ class TestSlowCommands:
         patient.loop.pass_to(GREETING_SECONDS + COMMAND_SECONDS)
         assert ["a command took too long to arrive"] == patient.connection.given_up
 
-    def test_one_after_the_other_does_not(self, patient: Patient) -> None:
+    def test_several_commands_in_a_row_do_not_close_the_connection(self, patient: Patient) -> None:
         patient.connection.is_inside_command = True
         patient.answers_until(100.0)
 
         assert [] == patient.connection.given_up
 
-    def test_nor_does_one_that_ends_and_one_that_begins_later(self, patient: Patient) -> None:
+    def test_a_later_command_has_its_own_time_limit(self, patient: Patient) -> None:
         patient.connection.is_inside_command = True
         patient.loop.pass_to(GREETING_SECONDS)
         patient.connection.is_inside_command = False
@@ -242,7 +242,7 @@ class TestSlowCommands:
         assert [] == patient.connection.given_up
 
 
-def test_once_stopped_nothing_happens(patient: Patient) -> None:
+def test_a_stopped_heartbeat_does_nothing(patient: Patient) -> None:
     patient.heartbeat.stop()
 
     assert [] == patient.loop.pending()

@@ -238,7 +238,7 @@ class TestFollowing:
                 assert {"message": "TOO_MANY_READERS"} == json.loads(refused.read())
 
             def has_room() -> bool:
-                publish(nsqd, topic, "b")  # nobody takes it: that is how nsqd knows
+                publish(nsqd, topic, "b")  # nsqd notices because the data cannot be sent
                 return nsqd.http("GET", f"{target}&limit=1").status == 200
 
             wait_until(has_room, "readers to leave")

@@ -81,7 +81,7 @@ def test_deferred_messages_are_listed_in_the_order_of_their_due_times(
     prepare(nsqd, topic)
     defer(nsqd, topic, b"later", 2)
     defer(nsqd, topic, b"sooner", 1)
-    nsqd.consumer(topic, "c", rdy=1)  # so that the channel reads what is in the log
+    nsqd.consumer(topic, "c", rdy=1)  # so that the channel reads from the log
     wait_until(lambda: nsqd.shows(topic, "c", deferred_count=2), "both to be deferred")
     first, second = peek(nsqd, topic, "&state=deferred")
 
@@ -94,7 +94,9 @@ def test_deferred_messages_are_listed_in_the_order_of_their_due_times(
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "still in the log"])
 def test_a_cancelled_message_is_not_delivered(topic: str, is_read: bool) -> None:
     with run_nsqd("--mem-queue-size=0") as nsqd:
-        prepare(nsqd, topic, "x")  # no room in memory: the channel is behind from here on
+        prepare(
+            nsqd, topic, "x"
+        )  # the memory queue is full: the channel reads from the log from here on
         defer(nsqd, topic, b"cancelled", 1)
         defer(nsqd, topic, b"kept", 1)
         if is_read:

@@ -38,8 +38,9 @@ _INT32 = Struct(">i")
 
 @contextmanager
 def bystander(nsqd: NsqdProcess) -> Iterator[None]:
-    """Another client, in a thread of its own, publishes one message after the other while the block
-    lasts, and once more after it. Fails unless all are answered with OK."""
+    """A client in a thread publishes one message after the other during the block, and one after
+    it. Fails unless all are answered with OK.
+    """
     client = nsqd.connect()
     is_over = threading.Event()
 
@@ -75,13 +76,15 @@ def nsqd(authority: Authority) -> Iterator[NsqdProcess]:
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[NsqdProcess]:
-    """One with little patience."""
+    """An nsqd with short timeouts."""
     with run_nsqd_off_disk("--greeting-timeout=3s", "--command-timeout=2s") as process:
         yield process
 
 
 def flood(client: RawClient, data: bytes, *, seconds: float, bytes_max: int = GIB) -> int:
-    """Sends this over and over for so long, or until it is closed; how much that was."""
+    """Send this repeatedly for some seconds, or until the connection is closed. Returns the number
+    of bytes.
+    """
     deadline, sent, view = time.monotonic() + seconds, 0, memoryview(data)
     with suppress(ConnectionError):
         while time.monotonic() < deadline and sent < bytes_max:
@@ -90,14 +93,14 @@ def flood(client: RawClient, data: bytes, *, seconds: float, bytes_max: int = GI
 
 
 def is_closed(client: RawClient) -> bool:
-    """Whether nsqd ends the connection, whatever it says before."""
+    """Whether nsqd closes the connection, after any output."""
     with suppress(ConnectionResetError):
         client.read_to_end()
     return True
 
 
 class TestSilence:
-    def test_thousands_who_say_nothing_are_given_up(self, hasty: NsqdProcess) -> None:
+    def test_thousands_of_silent_connections_are_closed(self, hasty: NsqdProcess) -> None:
         before = refusal_counts(hasty)["timeout"]
         host, port = hasty.tcp_address.split(":")
         with bystander(hasty):
@@ -112,8 +115,10 @@ class TestSilence:
         [b" ", b"  V", b"  V2NOP", commands.MAGIC + commands.pub("t", b"x" * 100)],
         ids=["magic", "most of the magic", "a line", "a body"],
     )
-    def test_a_byte_at_a_time_is_not_enough(self, hasty: NsqdProcess, begun: bytes) -> None:
-        """Whatever it has begun, it has a limited time to end it."""
+    def test_single_bytes_do_not_extend_the_time_limit_of_a_command(
+        self, hasty: NsqdProcess, begun: bytes
+    ) -> None:
+        """An incomplete command has a time limit."""
         client = hasty.connect(opening=b"")
         started = time.monotonic()
         with suppress(ConnectionError), bystander(hasty):
@@ -125,7 +130,7 @@ class TestSilence:
 
         assert is_closed(client)
 
-    def test_one_who_has_turned_heartbeats_off_may_be_silent_between_commands(
+    def test_a_client_without_heartbeats_may_be_silent_between_commands(
         self, hasty: NsqdProcess
     ) -> None:
         client = hasty.connect()
@@ -134,14 +139,14 @@ class TestSilence:
         assert client.is_silent(seconds=3.5)
         assert b"OK" == client.call(commands.pub("t", b"x"))
 
-    def test_a_peer_that_has_vanished_is_asked_for(self, nsqd: NsqdProcess) -> None:
-        """By the kernel, which has a timer running for each connection with nothing to send."""
+    def test_connections_have_tcp_keepalive(self, nsqd: NsqdProcess) -> None:
+        """The kernel sends keep-alive probes on connections without traffic."""
         client = nsqd.connect()
         client.identify(heartbeat_interval=-1)
 
         assert "02" == timer_of(nsqd, client)
 
-    def test_half_a_connection_is_closed(self, nsqd: NsqdProcess) -> None:
+    def test_a_half_closed_connection_is_closed(self, nsqd: NsqdProcess) -> None:
         client = nsqd.connect()
         client.send(commands.pub("t", b"x"))
         client.end_sending()
@@ -151,7 +156,7 @@ class TestSilence:
 
 
 def timer_of(nsqd: NsqdProcess, client: RawClient) -> str:
-    """The kind of the kernel's timer for nsqd's end of a connection: 02 is keep-alive."""
+    """Kind of the kernel's timer for nsqd's end of a connection: 02 is keep-alive."""
     local, remote = (
         f"0100007F:{int(address.rpartition(':')[2]):04X}"
         for address in (nsqd.tcp_address, client.local_address)
@@ -174,7 +179,7 @@ class TestTooMuch:
             (b"AUTH\n", "E_BAD_BODY AUTH body too big 1073741824 > 5242880"),
         ],
     )
-    def test_a_gigabyte_that_is_announced_is_not_waited_for(
+    def test_an_announced_size_of_a_gigabyte_is_refused_at_once(
         self, nsqd: NsqdProcess, command: bytes, expected: str
     ) -> None:
         client = nsqd.connect()
@@ -187,7 +192,7 @@ class TestTooMuch:
             assert is_closed(client)
 
     @pytest.mark.parametrize("upgrade", ["none", "snappy", "deflate", "TLS"])
-    def test_a_line_without_end_is_ended(
+    def test_an_endless_line_closes_the_connection(
         self, nsqd: NsqdProcess, authority: Authority, upgrade: str
     ) -> None:
         before = refusal_counts(nsqd)["line_too_long"]
@@ -201,7 +206,7 @@ class TestTooMuch:
         assert is_closed(client)
         assert before + 1 == refusal_counts(nsqd)["line_too_long"]
 
-    def test_commands_without_end_do_not_keep_others_waiting(self, nsqd: NsqdProcess) -> None:
+    def test_endless_commands_do_not_block_others(self, nsqd: NsqdProcess) -> None:
         client = nsqd.connect()
         with bystander(nsqd):
             sent = flood(client, commands.nop() * 65_536, seconds=60, bytes_max=2 * MIB)
@@ -209,7 +214,7 @@ class TestTooMuch:
 
         assert sent >= 2 * MIB
 
-    def test_new_topics_without_end_do_not_keep_others_waiting(self) -> None:
+    def test_endless_new_topics_do_not_block_others(self) -> None:
         publishes = [commands.pub(f"topic-{number}", b"x") for number in range(200)]
         with run_nsqd_off_disk("--max-topics=100") as nsqd:
             client = nsqd.connect()
@@ -218,28 +223,28 @@ class TestTooMuch:
                 answers = [client.next_frame(seconds=60) for _ in range(100)]
             limit = "PUB failed too many topics, the limit is 100"
 
-            assert [ResponseFrame(b"OK")] * 99 == answers[:99]  # the bystander has one
+            assert [ResponseFrame(b"OK")] * 99 == answers[:99]  # one belongs to the bystander
             assert ErrorFrame("E_PUB_FAILED", limit) == answers[99]
             assert 1 == refusal_counts(nsqd)["e_pub_failed"]
 
 
 def finish(client: RawClient, command: bytes, sent: int) -> bytes:
-    """Sends the rest of a command that a flood has cut, and asks for a sign of life."""
+    """Send the rest of a command that a flood has interrupted, and expect a response."""
     rest = -sent % len(command)
     client.send(command[len(command) - rest :], commands.pub("bystander", b"x"))
     return client.response(seconds=60)
 
 
 def deflated(text: bytes, count: int) -> bytes:
-    """A part of a stream that is this text so many times. A full flush forgets what was before."""
+    """A part of a deflate stream: `text` repeated `count` times, with a full flush."""
     compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     return (compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)) * count
 
 
 class TestBombs:
-    """A few bytes that become very many."""
+    """A few bytes that decompress to very many."""
 
-    def test_a_gigabyte_of_zeros_is_no_command(self, nsqd: NsqdProcess) -> None:
+    def test_a_gigabyte_of_compressed_zeros_is_refused(self, nsqd: NsqdProcess) -> None:
         bomb = deflated(bytes(MIB), 1024)
         client = nsqd.connect()
         client.upgrade(deflate=True)
@@ -250,7 +255,9 @@ class TestBombs:
         assert is_closed(client)
 
     @pytest.mark.parametrize("kind", ["deflate", "snappy"])
-    def test_endless_nops_do_not_keep_others_waiting(self, nsqd: NsqdProcess, kind: str) -> None:
+    def test_endless_compressed_nops_do_not_block_others(
+        self, nsqd: NsqdProcess, kind: str
+    ) -> None:
         nops = commands.nop() * (MIB // 4)
         client = nsqd.connect()
         client.upgrade(snappy=kind == "snappy", deflate=kind == "deflate", heartbeat_interval=1000)
@@ -262,11 +269,11 @@ class TestBombs:
         finally:
             client.reset()
 
-        # There is work for minutes. That its client is gone is seen when a heartbeat is not taken.
+        # This is work for minutes. nsqd notices the disconnect when it cannot send a heartbeat.
         wait_until(lambda: nsqd.log.count("exiting ioloop") > left, "nsqd to notice")
 
     @pytest.mark.parametrize("kind", ["deflate", "snappy"])
-    def test_endless_publishes_stay_within_the_memory_of_a_few(
+    def test_endless_compressed_publishes_use_bounded_memory(
         self, nsqd: NsqdProcess, kind: str
     ) -> None:
         publish = commands.pub("bomb", bytes(MIB))
@@ -283,7 +290,7 @@ class TestBombs:
         [b"\x80\x00\x00\x00", STREAM_IDENTIFIER, b"\x00\x05\x00\x00\xd8\xea\x82\xa2\x00"],
         ids=["padding", "identifiers", "chunks of nothing"],
     )
-    def test_chunks_with_nothing_in_them_are_not_taken_for_ever(
+    def test_endless_empty_chunks_close_the_connection(
         self, nsqd: NsqdProcess, nothing: bytes
     ) -> None:
         before = refusal_counts(nsqd)["corrupt_stream"]
@@ -298,14 +305,15 @@ class TestBombs:
 
 
 @pytest.mark.parametrize("upgrade", ["TLS", "deflate"])
-def test_a_consumer_that_never_reads_is_left_behind(
+def test_a_consumer_that_never_reads_gets_bounded_messages_and_is_closed(
     nsqd: NsqdProcess, authority: Authority, topic: str, upgrade: str
 ) -> None:
-    """What it has been sent, and cannot be read by anybody else, is bounded; then it goes. In clear
-    text it is the same: see the tests of flow control."""
+    """Its messages in flight are bounded; then nsqd closes the connection. The tests of flow
+    control do the same without compression.
+    """
     noise = random.Random(3).randbytes(40_000)
     producer = nsqd.connect()
-    for _ in range(100):  # few at a time, or it would be their memory that is taken and given back
+    for _ in range(100):  # few at a time, because their own memory would count
         producer.call(commands.mpub(topic, [noise] * 10))
     stubborn = nsqd.connect(receive_buffer_bytes=8 * 1024)
     tls = client_context(root_ca=authority.root_ca) if upgrade == "TLS" else None
@@ -328,7 +336,7 @@ class TestLimits:
             ),
         ],
     )
-    def test_connections_over_the_limit_are_told_so(self, flag: str, text: str) -> None:
+    def test_connections_over_the_limit_get_an_error(self, flag: str, text: str) -> None:
         with run_nsqd(flag) as nsqd:
             admitted = [nsqd.connect() for _ in range(5)]
             for client in admitted:
@@ -350,8 +358,8 @@ class TestLimits:
             assert 1 == counts["e_too_many_connections"]
             assert 1 <= counts["503"]
 
-    def test_those_who_are_refused_do_not_count(self) -> None:
-        """Or else they could keep everybody out for as long as they try."""
+    def test_refused_connections_do_not_count_for_the_limit(self) -> None:
+        """Otherwise they could keep all other clients out."""
         with run_nsqd("--max-connections=3") as nsqd:
             first = nsqd.connect()
             others = [nsqd.connect() for _ in range(2)]
@@ -378,7 +386,7 @@ class TestLimits:
             assert 1 == refusal_counts(nsqd)["e_sub_failed"]
 
 
-def test_requests_without_end_do_not_keep_others_waiting(nsqd: NsqdProcess) -> None:
+def test_endless_http_requests_do_not_block_others(nsqd: NsqdProcess) -> None:
     pings = b"GET /ping HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000
     host, port = nsqd.http_address.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as peer, bystander(nsqd):
@@ -399,8 +407,10 @@ def test_requests_without_end_do_not_keep_others_waiting(nsqd: NsqdProcess) -> N
     ],
     ids=["two lengths", "length and chunks", "folded"],
 )
-def test_requests_that_could_hide_another_are_refused(nsqd: NsqdProcess, head: bytes) -> None:
-    """A few of the shapes; all of them are with the tests of the HTTP server."""
+def test_http_requests_that_could_smuggle_another_are_refused(
+    nsqd: NsqdProcess, head: bytes
+) -> None:
+    """Some examples; the tests of the HTTP server have all of them."""
     before = refusal_counts(nsqd)["400"]
     host, port = nsqd.http_address.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as peer:

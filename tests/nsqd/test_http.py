@@ -424,14 +424,16 @@ class TestPublishing:
 
 
 class TestTopics:
-    def test_one_is_created_and_deleted(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_a_topic_is_created_and_deleted(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/topic/create?topic={topic}")
         assert 0 == nsqd.stats(topic)["depth"]
         nsqd.post(f"/topic/delete?topic={topic}")
 
         assert nsqd.http("GET", f"/stats?format=json&topic={topic}").json()["topics"] is None
 
-    def test_emptying_one_does_not_affect_its_channels(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_emptying_a_topic_does_not_affect_its_channels(
+        self, nsqd: NsqdProcess, topic: str
+    ) -> None:
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         nsqd.post(f"/pub?topic={topic}", b"in the channel")
@@ -465,12 +467,12 @@ class TestChannels:
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         nsqd.post(f"/mpub?topic={topic}", b"1\n2\n3")
 
-    def test_one_is_deleted_with_its_messages(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_a_channel_is_deleted_with_its_messages(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/channel/delete?topic={topic}&channel=c")
 
         assert [] == nsqd.stats(topic)["channels"]
 
-    def test_one_is_emptied_of_all_messages(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_a_channel_is_emptied_of_all_messages(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = nsqd.consumer(topic, "c", rdy=1)
         consumer.message()
         nsqd.post(f"/channel/empty?topic={topic}&channel=c")
@@ -480,7 +482,7 @@ class TestChannels:
         nsqd.post(f"/pub?topic={topic}", b"4")
         assert b"4" == consumer.message().body
 
-    def test_a_paused_one_delivers_nothing(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_a_paused_channel_delivers_nothing(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/channel/pause?topic={topic}&channel=c")
         consumer = nsqd.consumer(topic, "c", rdy=3)
         wait_until(lambda: nsqd.stats(topic, "c")["clients"][0]["ready_count"] == 3, "RDY")

@@ -1,4 +1,4 @@
-"""nsqd.dat, as the running program writes and reads it."""
+"""nsqd.dat, as nsqd writes and reads it."""
 
 import json
 import stat
@@ -31,7 +31,7 @@ def test_file_is_written_at_start(tmp_path: Path) -> None:
         assert EMPTY == nsqd_dat(tmp_path)
 
 
-def test_bytes_are_the_references(tmp_path: Path) -> None:
+def test_the_bytes_equal_those_of_nsq(tmp_path: Path) -> None:
     with run_nsqd(data_path=tmp_path) as nsqd:
         for topic in ("lonely", "r"):
             nsqd.post(f"/topic/create?topic={topic}")
@@ -48,7 +48,7 @@ def test_bytes_are_the_references(tmp_path: Path) -> None:
     assert expected == nsqd_dat(tmp_path)
 
 
-def test_file_is_private_and_leaves_no_other_behind(tmp_path: Path) -> None:
+def test_file_is_private_and_no_temporary_file_remains(tmp_path: Path) -> None:
     with run_nsqd(data_path=tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=t")
 
@@ -57,7 +57,7 @@ def test_file_is_private_and_leaves_no_other_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["topic", "channel"])
-def test_pause_is_on_disk_before_it_is_answered(tmp_path: Path, what: str) -> None:
+def test_a_pause_is_on_disk_before_the_response(tmp_path: Path, what: str) -> None:
     with run_nsqd(data_path=tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=t")
         nsqd.post("/channel/create?topic=t&channel=c")
@@ -69,7 +69,7 @@ def test_pause_is_on_disk_before_it_is_answered(tmp_path: Path, what: str) -> No
         assert 0 == nsqd_dat(tmp_path).count(b'"paused":true')
 
 
-def test_what_is_made_and_deleted_is_soon_on_disk(tmp_path: Path) -> None:
+def test_created_and_deleted_topics_and_channels_are_saved_soon(tmp_path: Path) -> None:
     with run_nsqd(data_path=tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=t")
         wait_until(lambda: b'"name":"t"' in nsqd_dat(tmp_path), "the topic to be named")
@@ -81,7 +81,7 @@ def test_what_is_made_and_deleted_is_soon_on_disk(tmp_path: Path) -> None:
         wait_until(lambda: nsqd_dat(tmp_path) == EMPTY, "the topic to be forgotten")
 
 
-def test_ephemeral_things_are_not_named(tmp_path: Path) -> None:
+def test_ephemeral_topics_and_channels_are_not_saved(tmp_path: Path) -> None:
     with run_nsqd(data_path=tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=gone%23ephemeral")
         nsqd.post("/topic/create?topic=t")
@@ -94,7 +94,7 @@ def test_ephemeral_things_are_not_named(tmp_path: Path) -> None:
     assert expected == nsqd_dat(tmp_path)
 
 
-def test_file_of_the_reference_is_read(tmp_path: Path) -> None:
+def test_a_file_of_nsq_is_read(tmp_path: Path) -> None:
     (tmp_path / "nsqd.dat").write_bytes(
         b'{"topics":[{"channels":[{"name":"c","paused":true}],"name":"r","paused":true}],'
         b'"version":"1.3.0"}'
@@ -106,7 +106,7 @@ def test_file_of_the_reference_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["clean stop", "kill"])
-def test_topics_channels_and_pauses_come_back(tmp_path: Path, *, kill: bool) -> None:
+def test_topics_channels_and_pauses_survive_a_restart(tmp_path: Path, *, kill: bool) -> None:
     with run_nsqd(data_path=tmp_path) as nsqd:
         for name in ("t", "T", "..", "a.b_c-D"):
             nsqd.post(f"/topic/create?topic={name}")
@@ -125,7 +125,7 @@ def test_topics_channels_and_pauses_come_back(tmp_path: Path, *, kill: bool) -> 
         assert [True, False] == [nsqd.stats(name)["paused"] for name in ("T", "..")]
 
 
-def test_channel_without_a_cursor_begins_where_the_log_does(tmp_path: Path) -> None:
+def test_a_channel_without_a_cursor_starts_at_the_start_of_the_log(tmp_path: Path) -> None:
     with run_nsqd(data_path=tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=t")
         nsqd.post("/channel/create?topic=t&channel=c")
@@ -164,7 +164,7 @@ def test_invalid_names_are_skipped_with_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"topics":"none"}', b'{"topics":[{}]}'])
-def test_file_that_cannot_be_parsed_is_fatal_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_file_is_fatal_and_unchanged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "nsqd.dat").write_bytes(content)
     with pytest.raises(NsqdStartError) as failure, run_nsqd(data_path=tmp_path):
         pass

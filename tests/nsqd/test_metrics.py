@@ -215,7 +215,7 @@ def test_http_requests_are_counted_by_status(nsqd: NsqdProcess) -> None:
 
     name = "nsqd_http_requests_total"
     assert 3 == after[name, "404"] - before.get((name, "404"), 0)
-    assert 2 == after[name, "200"] - before[name, "200"]  # the first look, and the ping
+    assert 2 == after[name, "200"] - before[name, "200"]  # the first scrape, and the ping
 
 
 def test_malformed_requests_are_counted(nsqd: NsqdProcess) -> None:

@@ -63,7 +63,7 @@ NSQ_DEFAULTS: dict[str, object] = {
     "tls_cert": "",
     "tls_client_auth_policy": "",
     "tls_key": "",
-    "tls_min_version": 771,  # but for this: 769 is no longer safe
+    "tls_min_version": 771,  # different from NSQ: 769 is no longer safe
     "tls_required": 0,
     "tls_root_ca_file": "",
     "topology_region": "",

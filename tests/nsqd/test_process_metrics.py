@@ -24,7 +24,7 @@ def pauses() -> Iterator[GcPauses]:
     timed.close()
 
 
-def test_no_collection_is_no_pause(pauses: GcPauses) -> None:
+def test_without_collections_there_is_no_pause(pauses: GcPauses) -> None:
     gc.disable()
     try:
         assert 0 == GcPauses.percentile_us(pauses, 100)
@@ -32,7 +32,7 @@ def test_no_collection_is_no_pause(pauses: GcPauses) -> None:
         gc.enable()
 
 
-def test_percentiles_are_of_the_latest_pauses(pauses: GcPauses) -> None:
+def test_percentiles_cover_the_latest_pauses(pauses: GcPauses) -> None:
     pauses._pauses_us.extend(range(1, 1001))
 
     assert PAUSES_KEPT == len(pauses._pauses_us)
@@ -48,7 +48,7 @@ def test_every_collection_is_timed(pauses: GcPauses) -> None:
     assert before + 3 <= memory_stats(pauses)["gc_total_runs"]
 
 
-def test_a_closed_one_times_no_more() -> None:
+def test_a_closed_timer_records_no_pauses() -> None:
     timed = GcPauses()
     timed.close()
     gc.collect()
@@ -58,7 +58,7 @@ def test_a_closed_one_times_no_more() -> None:
 
 async def await_samples(lag: LoopLag, count: int) -> None:
     async with asyncio.timeout(60):
-        while figures_of(lag)["_count"] < count:  # noqa: ASYNC110 (it has nobody to tell)
+        while figures_of(lag)["_count"] < count:  # noqa: ASYNC110 (there is no event)
             await asyncio.sleep(0.001)
 
 
@@ -66,11 +66,11 @@ def figures_of(lag: LoopLag) -> dict[str, float]:
     return dict(lag.histogram.samples())
 
 
-def test_a_loop_that_is_held_up_is_late_by_the_rest_of_that_time() -> None:
+def test_the_lag_of_a_blocked_loop_is_the_rest_of_the_block() -> None:
     async def hold_up() -> dict[str, float]:
         lag = LoopLag(SystemClock())
         lag.start()
-        time.sleep(0.3)  # noqa: ASYNC251 (that is the point)
+        time.sleep(0.3)  # noqa: ASYNC251 (blocks the loop on purpose)
         await await_samples(lag, 1)
         lag.stop()
         return figures_of(lag)

@@ -90,7 +90,7 @@ def test_a_port_that_is_too_high_is_refused(tmp_path: Path) -> None:
 def test_a_shard_beyond_the_configured_number_is_retiring(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         make_shard(tmp_path, number)
-    (tmp_path / "shard-3").mkdir()  # of which nothing ever came
+    (tmp_path / "shard-3").mkdir()  # which has no data
     (tmp_path / "shard-04").mkdir()
 
     shards = shards_of(options(tmp_path, 2, sigterm="drain"))

@@ -1,4 +1,4 @@
-"""A disk whose fsync takes long, against the running program."""
+"""nsqd on a disk with a slow fsync."""
 
 from pathlib import Path
 from threading import Thread
@@ -10,14 +10,15 @@ from penstock.protocol import commands
 from penstock.protocol.frames import OK
 from penstock.testing.waiting import wait_until
 
-# More than the kernel's buffers of a connection can hold.
+# More than the kernel's buffers of a connection.
 COUNT = 60
 PUBLISH = commands.pub("t", bytes(1_000_000))
 
 
 def test_a_producer_is_not_read_while_its_publishes_wait_for_the_disk(tmp_path: Path) -> None:
-    """With `--sync-every=1`. It can fill the kernel's buffers; nsqd reads the rest when it has
-    answered."""
+    """With `--sync-every=1`. The producer can fill the kernel's buffers; nsqd reads the rest after
+    it has responded.
+    """
     is_held = tmp_path / "fsync-is-held"
     data_path = tmp_path / "data"
     data_path.mkdir()
@@ -42,7 +43,7 @@ def test_a_producer_is_not_read_while_its_publishes_wait_for_the_disk(tmp_path: 
 def test_a_change_of_a_channel_is_answered_once_it_survives_a_power_loss(
     tmp_path: Path, change: str
 ) -> None:
-    """And while it waits for the disk, others are served."""
+    """Other clients are served while it waits for the disk."""
     is_held = tmp_path / "fsync-is-held"
     data_path = tmp_path / "data"
     data_path.mkdir()

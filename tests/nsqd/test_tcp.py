@@ -1,7 +1,8 @@
-"""The TCP protocol, byte by byte, against the running program.
+"""The TCP protocol, byte by byte, with a running nsqd.
 
-Each case of the tables is what a client sends, what it gets back, and whether the connection then
-stays open. Nothing but bytes is compared, so that a mistake that the wire's two sides share shows.
+Each case has the bytes that a client sends, the bytes that it gets, and whether the connection
+stays open. The tests compare only bytes, so that they find mistakes that both sides of
+`penstock.protocol` share.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
-# Small limits, so that what exceeds them is small, too.
+# Small limits, so that inputs that exceed them are small.
 FLAGS = ("--max-msg-size=1000", "--max-body-size=5000")
 
 MAGIC = b"  V2"
@@ -27,14 +28,14 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 @pytest.fixture(scope="module")
 def careful_nsqd() -> Iterator[NsqdProcess]:
-    """Answers a publish only when it is safe from a power loss."""
+    """Responds to a publish after its fsync."""
     with run_nsqd(*FLAGS, "--sync-every=1") as process:
         yield process
 
 
 @dataclass(frozen=True)
 class Case:
-    """`sent` is answered with `answer`, and then the connection is as it says."""
+    """The response to `sent` is `answer`, and then the connection stays open or closes."""
 
     name: str
     sent: bytes
@@ -70,7 +71,7 @@ OK = response(b"OK")
 SUB = b"SUB tcp-table ch\n"
 ID = b"0123456789abcdef"
 
-# A sign of life that shows: it is answered.
+# A command with a response, to show that the connection is open.
 ALIVE = b"PUB alive\n" + sized(b"x")
 
 
@@ -259,7 +260,7 @@ AUTH = [
           b"E_BAD_BODY AUTH body too big 5001 > 5000"),
 ]  # fmt: skip
 
-# The stream ends here, inside a body.
+# The stream ends inside a body.
 BROKEN_OFF = [
     fatal("PUB inside the size", b"PUB t\n\0\0",
           b"E_BAD_MESSAGE PUB failed to read message body size"),
@@ -319,8 +320,8 @@ def test_other_protocol_is_refused(nsqd: NsqdProcess, opening: bytes) -> None:
         assert error(b"E_BAD_PROTOCOL") == client.read_to_end()
 
 
-def test_error_can_be_read_though_the_client_sends_on(nsqd: NsqdProcess) -> None:
-    """A connection closed with bytes unread is reset, and the error lost with it."""
+def test_error_can_be_read_while_the_client_keeps_sending(nsqd: NsqdProcess) -> None:
+    """If nsqd closed the connection with unread bytes, it would be reset, and the error lost."""
     with nsqd.connect() as client:
         client.send(b"PUB t\n" + int32(1_000_000) + b"x" * 1_000_000)
 
@@ -361,8 +362,8 @@ def test_every_command_of_one_write_is_answered_in_order(nsqd: NsqdProcess) -> N
         assert OK * 3 * rounds == client.read(len(OK) * 3 * rounds)
 
 
-def test_bad_body_of_mpub_leaves_its_topic_made(nsqd: NsqdProcess) -> None:
-    """NSQ makes the topic before it reads the body."""
+def test_a_bad_mpub_body_still_creates_the_topic(nsqd: NsqdProcess) -> None:
+    """NSQ creates the topic before it reads the body."""
     with nsqd.connect() as client:
         client.send(b"MPUB made-in-vain\n" + int32(4) + int32(0))
         client.read_to_end()
@@ -390,7 +391,7 @@ def test_consumers_of_a_channel_can_be_limited() -> None:
         assert expected == second.read_to_end()
 
 
-def test_other_client_goes_on_when_one_breaks_the_protocol(nsqd: NsqdProcess) -> None:
+def test_a_protocol_error_does_not_affect_other_clients(nsqd: NsqdProcess) -> None:
     with nsqd.connect() as good, nsqd.connect() as bad:
         bad.send(b"NONSENSE\n")
         bad.read_to_end()
@@ -413,7 +414,7 @@ def test_publishes_are_answered_in_order_when_each_waits_for_its_fsync(
 
 
 @pytest.mark.parametrize("case", BROKEN_OFF, ids=str)
-def test_stream_that_ends_is_answered_when_answers_wait_for_an_fsync(
+def test_stream_that_ends_is_answered_after_pending_fsyncs(
     careful_nsqd: NsqdProcess, case: Case
 ) -> None:
     with careful_nsqd.connect() as client:

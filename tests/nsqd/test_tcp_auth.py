@@ -17,7 +17,7 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
 
-# Of topics that begin with `mine`, the channel `c`, and publishing.
+# Allows publishing to topics that start with `mine`, and their channel `c`.
 MINE = {"topic": "^mine", "channels": ["^c?$"], "permissions": ["publish", "subscribe"]}
 GOOD: dict[str, Any] = {
     "ttl": 3600,
@@ -42,7 +42,7 @@ def nsqd(server: AuthServer) -> Iterator[NsqdProcess]:
 
 @pytest.fixture(autouse=True)
 def good_again(server: AuthServer) -> Iterator[None]:
-    """Each test finds the server in good health, however the one before has left it."""
+    """Reset the auth server before each test."""
     yield
     server.status, server.answer = 200, GOOD
     server.is_silent = False
@@ -55,14 +55,14 @@ def authed(nsqd: NsqdProcess, secret: bytes = b"sec") -> RawClient:
 
 
 def refusal(client: RawClient, command: bytes) -> str:
-    """The error that a command is answered with; the connection must end with it."""
+    """The error response to a command; the connection must close after it."""
     with pytest.raises(WireError) as refused:
         client.call(command)
     assert b"" == client.read_to_end()
     return str(refused.value)
 
 
-def test_the_client_is_told_that_it_has_to_and_then_who_it_is(nsqd: NsqdProcess) -> None:
+def test_identify_requires_auth_and_auth_returns_the_identity(nsqd: NsqdProcess) -> None:
     client = nsqd.connect()
     expected = b'{"identity":"bob","identity_url":"http://x","permission_count":1}'
 
@@ -70,7 +70,7 @@ def test_the_client_is_told_that_it_has_to_and_then_who_it_is(nsqd: NsqdProcess)
     assert expected == client.call(commands.auth(b"sec"))
 
 
-def test_what_is_allowed_is_done(nsqd: NsqdProcess) -> None:
+def test_allowed_commands_are_executed(nsqd: NsqdProcess) -> None:
     client = authed(nsqd)
 
     assert b"OK" == client.call(commands.pub("mine-1", b"one"))
@@ -89,7 +89,9 @@ def test_what_is_allowed_is_done(nsqd: NsqdProcess) -> None:
         ("SUB", commands.sub("yours", "c")),
     ],
 )
-def test_what_is_not_is_refused(nsqd: NsqdProcess, word: str, command: bytes) -> None:
+def test_commands_that_are_not_allowed_are_refused(
+    nsqd: NsqdProcess, word: str, command: bytes
+) -> None:
     channel = "c" if word == "SUB" else ""
 
     assert f"E_AUTH_FIRST AUTH required before {word}" == refusal(nsqd.connect(), command)
@@ -123,7 +125,7 @@ def test_commands_behind_auth_wait_for_it(nsqd: NsqdProcess) -> None:
     assert b"x" == client.message().body
 
 
-def test_the_secret_is_passed_on_with_where_it_came_from(
+def test_the_auth_server_gets_the_secret_and_the_address(
     nsqd: NsqdProcess, server: AuthServer
 ) -> None:
     authed(nsqd, b"of my own")
@@ -150,7 +152,7 @@ def test_without_an_auth_server_auth_is_refused() -> None:
         assert "E_AUTH_DISABLED AUTH disabled" == refusal(client, commands.auth(b"sec"))
 
 
-def test_stats_show_who_a_client_is(nsqd: NsqdProcess) -> None:
+def test_stats_show_the_identity_of_a_client(nsqd: NsqdProcess) -> None:
     client = authed(nsqd)
     client.subscribe("mine-4", "c")
     (shown,) = nsqd.stats("mine-4", "c")["clients"]
@@ -176,14 +178,14 @@ class TestBadServers:
             (200, {**GOOD, "authorizations": []}, "E_UNAUTHORIZED AUTH no authorizations found"),
         ],
     )
-    def test_a_client_that_nobody_vouches_for_is_refused(
+    def test_a_client_is_refused_if_no_auth_server_gives_a_valid_response(
         self, nsqd: NsqdProcess, server: AuthServer, status: int, answer: object, expected: str
     ) -> None:
         server.status, server.answer = status, answer
 
         assert expected == refusal(nsqd.connect(), commands.auth(b"sec"))
 
-    def test_while_one_hangs_others_are_served(self, server: AuthServer) -> None:
+    def test_a_hanging_auth_server_does_not_delay_other_clients(self, server: AuthServer) -> None:
         flags = [f"--auth-http-address={server.address}", "--http-client-request-timeout=100s"]
         with run_nsqd(*flags) as nsqd:
             other = authed(nsqd)
@@ -197,7 +199,7 @@ class TestBadServers:
             assert b"OK" == other.call(commands.pub("mine-5", b"x"))
             assert "timed out" not in nsqd.log
 
-    def test_clients_are_refused_when_it_is_given_up(
+    def test_clients_are_refused_after_the_timeout_of_the_auth_server(
         self, nsqd: NsqdProcess, server: AuthServer
     ) -> None:
         server.is_silent = True
@@ -208,7 +210,7 @@ class TestBadServers:
             with pytest.raises(WireError, match="E_AUTH_FAILED AUTH failed"):
                 client.response()
 
-    def test_a_client_that_leaves_while_it_is_asked_about_is_forgotten(
+    def test_a_client_that_disconnects_during_auth_is_removed(
         self, nsqd: NsqdProcess, server: AuthServer
     ) -> None:
         server.is_silent = True
@@ -225,8 +227,9 @@ class TestBadServers:
 
 
 class TestExpiry:
-    """An answer holds for its ttl, of a second here; then the next command has to wait for a new
-    one."""
+    """A response of the auth server is valid for its ttl, here a second; then the next command
+    waits for a new one.
+    """
 
     @pytest.fixture(autouse=True)
     def short(self, server: AuthServer) -> None:
@@ -234,7 +237,7 @@ class TestExpiry:
 
     @staticmethod
     def wait_for_expiry(server: AuthServer, client: RawClient) -> None:
-        """Publishes until nsqd has asked again."""
+        """Publish until nsqd has asked the auth server again."""
         asked = len(server.asked)
         wait_until(
             lambda: client.call(commands.pub("mine", b"x")) and len(server.asked) > asked,
@@ -258,7 +261,7 @@ class TestExpiry:
             ),
         ],
     )
-    def test_what_is_no_longer_allowed_is_refused(
+    def test_commands_that_are_no_longer_allowed_are_refused(
         self, nsqd: NsqdProcess, server: AuthServer, status: int, answer: object, expected: str
     ) -> None:
         client = authed(nsqd)
@@ -274,7 +277,9 @@ class TestExpiry:
         assert expected == wait_until(publish, "a publish to be refused")
         assert b"" == client.read_to_end()
 
-    def test_a_subscription_stays(self, nsqd: NsqdProcess, server: AuthServer) -> None:
+    def test_a_subscription_survives_the_expiry(
+        self, nsqd: NsqdProcess, server: AuthServer
+    ) -> None:
         consumer, producer = authed(nsqd), authed(nsqd)
         consumer.subscribe("mine-8", "c", rdy=1)
         self.wait_for_expiry(server, producer)
@@ -304,7 +309,7 @@ class TestExpiry:
 
 
 class TestHangingServer:
-    """It is asked, and says nothing for longer than anybody else would be waited for."""
+    """The auth server does not respond for longer than two heartbeat intervals."""
 
     @pytest.fixture
     def silent(self) -> Iterator[AuthServer]:
@@ -312,8 +317,10 @@ class TestHangingServer:
             running.is_silent = True
             yield running
 
-    def test_a_client_is_not_given_up_for_what_it_waits_for(self, silent: AuthServer) -> None:
-        """With heartbeats every two seconds it would be, after four of silence."""
+    def test_a_client_that_waits_for_auth_is_not_closed_for_silence(
+        self, silent: AuthServer
+    ) -> None:
+        """With heartbeats every two seconds, four seconds of silence would close the connection."""
         flags = [
             "--http-client-request-timeout=5s",
             "--greeting-timeout=2s",
@@ -340,10 +347,8 @@ class TestHangingServer:
             assert 0 == nsqd.wait()
 
 
-def test_over_tls_the_server_learns_who_the_certificate_is_for(
-    server: AuthServer, tmp_path: Path
-) -> None:
-    """And what comes between AUTH and the end of TLS is done, although it has to wait."""
+def test_over_tls_the_auth_server_gets_the_common_name(server: AuthServer, tmp_path: Path) -> None:
+    """Commands between AUTH and the end of TLS are executed, although they have to wait."""
     authority = Authority(tmp_path)
     ours, bob = authority.issue("server"), authority.issue("bob", common_name="bob")
     context = client_context(root_ca=authority.root_ca, cert=bob.cert, key=bob.key)
@@ -368,7 +373,7 @@ def test_over_tls_the_server_learns_who_the_certificate_is_for(
         assert expected == server.asked[-1].target
 
 
-def test_a_server_that_dies_is_one_that_does_not_vouch() -> None:
+def test_clients_are_refused_if_the_auth_server_dies() -> None:
     with auth_server(GOOD) as server:
         address = server.address
     with run_nsqd(f"--auth-http-address={address}") as nsqd:

@@ -1,4 +1,4 @@
-"""Snappy and deflate on TCP connections, bare and inside TLS."""
+"""Snappy and deflate on TCP connections, with and without TLS."""
 
 import random
 import ssl
@@ -20,7 +20,7 @@ from penstock.testing.waiting import wait_until
 
 MESSAGES = 10_000
 
-# By what is negotiated.
+# The connections by their negotiated features.
 UPGRADES: dict[str, Any] = {
     "snappy": {"snappy": True},
     "deflate": {"deflate": True},
@@ -64,7 +64,7 @@ def upgraded(
     return client
 
 
-def test_messages_small_and_large_arrive_as_they_were_sent(
+def test_small_and_large_messages_arrive_unchanged(
     nsqd: NsqdProcess, context: ssl.SSLContext, features: dict[str, Any], topic: str
 ) -> None:
     noise = random.Random(5).randbytes(1_000_000)
@@ -103,14 +103,14 @@ def test_heartbeats_are_sent_and_answered(nsqd: NsqdProcess, context: ssl.SSLCon
         upgraded(nsqd, context, **features, heartbeat_interval=1000)
         for features in UPGRADES.values()
     ]
-    for _ in range(3):  # the third would not come to one who has not answered the first
+    for _ in range(3):  # a client that has not answered the first gets no third one
         for client in clients:
             assert ResponseFrame(b"_heartbeat_") == client.next_frame()
             client.send(commands.nop())
 
 
-def test_what_is_sent_ahead_of_the_answer_is_read(nsqd: NsqdProcess, topic: str) -> None:
-    """A client that knows what it will be told need not wait for it."""
+def test_commands_sent_before_the_response_are_read(nsqd: NsqdProcess, topic: str) -> None:
+    """A client that knows the response need not wait for it."""
     layer, client = Deflate(), nsqd.connect()
     features = {"feature_negotiation": True, "deflate": True}
     client.send(commands.identify(features), layer.encode(commands.pub(topic, b"x")))
@@ -121,10 +121,10 @@ def test_what_is_sent_ahead_of_the_answer_is_read(nsqd: NsqdProcess, topic: str)
 
 
 @pytest.mark.parametrize("kind", ["snappy", "deflate"])
-def test_what_is_said_before_a_leave_in_plain_bytes_counts(
+def test_commands_before_an_uncompressed_cls_are_executed(
     nsqd: NsqdProcess, topic: str, kind: str
 ) -> None:
-    """nsqjs takes its leave so, in the same breath as its last FIN on a busy machine."""
+    """On a busy machine, nsqjs sends an uncompressed CLS together with its last FIN."""
     nsqd.publish(topic, b"x")
     client = nsqd.connect()
     client.upgrade(snappy=kind == "snappy", deflate=kind == "deflate")
@@ -137,7 +137,7 @@ def test_what_is_said_before_a_leave_in_plain_bytes_counts(
 
 
 class TestNegotiation:
-    def test_one_compression_is_enough(self, nsqd: NsqdProcess) -> None:
+    def test_only_one_compression_can_be_negotiated(self, nsqd: NsqdProcess) -> None:
         client = nsqd.connect()
         expected = "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
 
@@ -146,7 +146,7 @@ class TestNegotiation:
         with pytest.raises(DisconnectedError):
             client.next_frame()
 
-    def test_what_is_turned_off_is_not_offered(self) -> None:
+    def test_a_disabled_compression_is_not_offered(self) -> None:
         with run_nsqd("--snappy=false") as nsqd:
             client = nsqd.connect()
             answer = client.upgrade(snappy=True, deflate=True)
@@ -156,7 +156,7 @@ class TestNegotiation:
             assert nsqd.connect().identify(snappy=True)["snappy"] is False
 
     @pytest.mark.parametrize(("asked", "level"), [(0, 6), (1, 1), (6, 6), (9, 6)])
-    def test_the_level_is_what_was_asked_for_if_it_may_be(
+    def test_the_requested_deflate_level_is_limited(
         self, nsqd: NsqdProcess, asked: int, level: int
     ) -> None:
         answer = nsqd.connect().identify(deflate=True, deflate_level=asked)
@@ -165,7 +165,7 @@ class TestNegotiation:
 
 
 class TestBytes:
-    """As they are on the wire, read by what others have written."""
+    """The bytes on the wire, read by other implementations."""
 
     def test_deflate_is_raw_and_flushed(self, nsqd: NsqdProcess) -> None:
         client = nsqd.connect()
@@ -198,7 +198,7 @@ class TestBytes:
     ],
     ids=["not deflate", "zlib's header", "not snappy", "wrong checksum", "huge chunk"],
 )
-def test_what_cannot_be_read_ends_the_connection(
+def test_invalid_compressed_data_closes_the_connection(
     nsqd: NsqdProcess, name: str, garbage: bytes
 ) -> None:
     before = refusal_counts(nsqd)["corrupt_stream"]

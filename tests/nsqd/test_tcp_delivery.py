@@ -1,4 +1,4 @@
-"""Who is given which message, and how it is answered, against the running program."""
+"""Delivery of messages, and FIN and REQ, with a running nsqd."""
 
 import re
 import time
@@ -12,7 +12,7 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
-# How long a client listens to be sure that nothing comes.
+# Time without a message after which a test is sure that none comes.
 SILENCE_SECONDS = 0.15
 
 
@@ -29,7 +29,7 @@ def bodies(messages: list[MessageFrame]) -> list[bytes]:
 # RDY ----------------------------------------------------------------------------------------------
 
 
-def test_message_comes_as_it_was_published(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_message_is_delivered_unchanged(nsqd: NsqdProcess, topic: str) -> None:
     before_ns = time.time_ns()
     nsqd.publish(topic, b"\x00body\xff")
     after_ns = time.time_ns()
@@ -41,7 +41,7 @@ def test_message_comes_as_it_was_published(nsqd: NsqdProcess, topic: str) -> Non
     assert re.fullmatch(rb"[0-9a-f]{16}", message.id)
 
 
-def test_nothing_comes_before_rdy(nsqd: NsqdProcess, topic: str) -> None:
+def test_nothing_is_delivered_before_rdy(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"x")
     client = nsqd.consumer(topic, "c", rdy=0)
 
@@ -52,7 +52,7 @@ def test_nothing_comes_before_rdy(nsqd: NsqdProcess, topic: str) -> None:
     assert b"x" == client.message().body
 
 
-def test_rdy_is_a_ceiling_on_what_is_in_flight(nsqd: NsqdProcess, topic: str) -> None:
+def test_rdy_limits_the_messages_in_flight(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, *b"1 2 3 4 5".split())
     client = nsqd.consumer(topic, "c", rdy=2)
 
@@ -66,7 +66,7 @@ def test_rdy_is_a_ceiling_on_what_is_in_flight(nsqd: NsqdProcess, topic: str) ->
     assert b"3" == client.message().body
     assert client.is_silent(seconds=SILENCE_SECONDS)
 
-    client.send(commands.rdy(1), commands.fin(first.id))  # one is still in flight
+    client.send(commands.rdy(1), commands.fin(first.id))  # one message is still in flight
 
     assert client.is_silent(seconds=SILENCE_SECONDS)
 
@@ -91,7 +91,7 @@ def test_rdy_zero_stops_delivery(nsqd: NsqdProcess, topic: str, rdy_none: bytes)
 
 
 def test_first_deliveries_come_in_publish_order(nsqd: NsqdProcess, topic: str) -> None:
-    count = 12_000  # more than a channel holds in memory
+    count = 12_000  # more than the memory queue
     numbers = [b"%d" % number for number in range(count)]
     producer = nsqd.connect()
     for start in range(0, count, 500):
@@ -106,7 +106,7 @@ def test_first_deliveries_come_in_publish_order(nsqd: NsqdProcess, topic: str) -
     assert numbers == received
 
 
-def test_nothing_need_be_held_in_memory(topic: str) -> None:
+def test_delivery_works_with_a_memory_queue_of_0(topic: str) -> None:
     with run_nsqd("--mem-queue-size=0") as nsqd:
         nsqd.publish(topic, *b"1 2 3".split())
         client = nsqd.consumer(topic, "c")
@@ -133,7 +133,7 @@ def test_every_channel_gets_every_message(nsqd: NsqdProcess, topic: str) -> None
     assert [b"x"] * 3 == [client.message().body for client in clients]
 
 
-def test_first_channel_gets_the_backlog_and_later_ones_what_is_new(
+def test_the_first_channel_gets_the_backlog_and_later_ones_only_new_messages(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b"old")
@@ -162,7 +162,9 @@ def test_one_connection_may_publish_and_consume(nsqd: NsqdProcess, topic: str) -
     assert {b"OK", b"mine"} == {frame[-1] for frame in (client.next_frame(), client.next_frame())}
 
 
-def test_ephemeral_channel_goes_with_its_last_consumer(nsqd: NsqdProcess, topic: str) -> None:
+def test_an_ephemeral_channel_is_deleted_with_its_last_consumer(
+    nsqd: NsqdProcess, topic: str
+) -> None:
     nsqd.publish(topic, b"for the first channel")
     first = nsqd.consumer(topic, "e#ephemeral", rdy=0)
     second = nsqd.consumer(topic, "e#ephemeral", rdy=0)
@@ -173,7 +175,7 @@ def test_ephemeral_channel_goes_with_its_last_consumer(nsqd: NsqdProcess, topic:
     wait_until(lambda: [] == nsqd.stats(topic)["channels"], "the channel to be deleted")
 
 
-def test_ephemeral_topic_goes_with_its_last_channel(nsqd: NsqdProcess, topic: str) -> None:
+def test_an_ephemeral_topic_is_deleted_with_its_last_channel(nsqd: NsqdProcess, topic: str) -> None:
     name = f"{topic}#ephemeral"
     client = nsqd.consumer(name, "c#ephemeral")
     nsqd.publish(name, b"x")
@@ -208,7 +210,9 @@ def test_requeued_message_goes_to_the_tail(nsqd: NsqdProcess, topic: str) -> Non
     assert nsqd.shows(topic, "c", requeue_count=1)
 
 
-def test_timestamp_and_id_stay_and_attempts_count(nsqd: NsqdProcess, topic: str) -> None:
+def test_redelivery_keeps_timestamp_and_id_and_counts_attempts(
+    nsqd: NsqdProcess, topic: str
+) -> None:
     nsqd.publish(topic, b"x")
     client = nsqd.consumer(topic, "c")
     first = client.message()
@@ -230,7 +234,7 @@ def test_message_requeued_with_a_delay_is_counted_as_deferred(
     assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, requeue_count=1)
 
 
-def test_second_fin_is_refused_and_harms_nothing(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_second_fin_is_refused_without_other_effect(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"1", b"2")
     client = nsqd.consumer(topic, "c")
     first = client.message()
@@ -266,8 +270,9 @@ def test_only_the_consumer_that_has_a_message_may_answer_it(
 
 
 def test_sample_rate_delivers_that_percentage(topic: str) -> None:
-    """And drops the rest. NSQ delivers one percent more than it is asked for, which would
-    be ten standard deviations off."""
+    """The other messages are dropped. NSQ delivers one percent more than requested, which would be
+    ten standard deviations off.
+    """
     count, expected, deviation = 100_000, 10_000, 95
     with run_nsqd(f"--max-rdy-count={count}") as nsqd:
         client = nsqd.connect()

@@ -1,4 +1,4 @@
-"""IDENTIFY and heartbeats, against the running program."""
+"""IDENTIFY and heartbeats, with a running nsqd."""
 
 import json
 import time
@@ -25,7 +25,7 @@ def identify_bytes(body: bytes) -> bytes:
     return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
 
 
-def test_answer_is_the_references_byte_for_byte(nsqd: NsqdProcess) -> None:
+def test_the_response_has_the_bytes_of_nsq(nsqd: NsqdProcess) -> None:
     with nsqd.connect() as client:
         answer = client.call(identify_bytes(b'{"feature_negotiation":true}'))
 
@@ -96,7 +96,7 @@ def test_without_negotiation_the_answer_is_ok(nsqd: NsqdProcess) -> None:
     ],
     ids=json.dumps,
 )
-def test_what_is_asked_for_is_agreed_to(
+def test_valid_requests_are_granted(
     nsqd: NsqdProcess, asked: Mapping[str, object], agreed: Mapping[str, object]
 ) -> None:
     with nsqd.connect() as client:
@@ -105,8 +105,8 @@ def test_what_is_asked_for_is_agreed_to(
     assert agreed == {key: answer[key] for key in agreed}
 
 
-def test_no_output_buffer_may_be_asked_for_if_its_largest_size_is_0() -> None:
-    """As in NSQ: the default stays, buffering can be turned off, and every size is refused."""
+def test_no_output_buffer_size_can_be_requested_if_the_maximum_is_0() -> None:
+    """As in NSQ: the default stays, buffering can be disabled, and every size is refused."""
     with run_nsqd("--max-output-buffer-size=0") as nsqd:
         sizes = {0: 16_384, -1: 1}
         for asked, agreed in sizes.items():
@@ -142,7 +142,7 @@ def test_no_output_buffer_may_be_asked_for_if_its_largest_size_is_0() -> None:
         ("\xff", "failed to decode JSON body"),
     ],
 )
-def test_what_cannot_be_is_refused(nsqd: NsqdProcess, body: str, detail: str) -> None:
+def test_invalid_requests_are_refused(nsqd: NsqdProcess, body: str, detail: str) -> None:
     with nsqd.connect() as client:
         with pytest.raises(WireError) as refusal:
             client.call(identify_bytes(body.encode("latin-1")))
@@ -190,7 +190,7 @@ def test_identify_after_sub_is_refused(nsqd: NsqdProcess) -> None:
         assert b"" == client.read_to_end()
 
 
-def test_stats_show_who_a_client_says_it_is(nsqd: NsqdProcess) -> None:
+def test_stats_show_the_identify_fields_of_a_client(nsqd: NsqdProcess) -> None:
     with nsqd.connect() as client:
         client.identify(
             client_id="me", hostname="host.example", user_agent="test/1", sample_rate=5,
@@ -218,7 +218,7 @@ def test_stats_show_who_a_client_says_it_is(nsqd: NsqdProcess) -> None:
 
 
 @pytest.mark.parametrize("subscribed", [True, False], ids=["consumer", "producer"])
-def test_silent_client_gets_a_heartbeat_and_then_the_end(
+def test_a_silent_client_gets_a_heartbeat_and_is_then_closed(
     nsqd: NsqdProcess, *, subscribed: bool
 ) -> None:
     with nsqd.connect() as client:
@@ -227,22 +227,22 @@ def test_silent_client_gets_a_heartbeat_and_then_the_end(
         if subscribed:
             client.subscribe("heartbeat", "c")
 
-        # The loop's clock has milliseconds.
+        # The loop's clock has a resolution of milliseconds.
         assert HEARTBEAT == client.next_frame()
         assert 0.99 <= time.monotonic() - began
-        # The second heartbeat falls due at the same time as the end.
+        # The second heartbeat is due at the same time as the close.
         assert client.read_to_end() in (b"", frames.HEARTBEAT)
         assert 1.99 <= time.monotonic() - began
 
 
-def test_client_that_stops_inside_a_body_is_told_what_is_missing(nsqd: NsqdProcess) -> None:
+def test_a_client_that_stops_inside_a_body_gets_an_error(nsqd: NsqdProcess) -> None:
     missing = ProtocolError("E_BAD_MESSAGE", "PUB failed to read message body")
     with nsqd.connect() as client:
         client.identify(heartbeat_interval=1000)
         client.send(commands.pub("heartbeat", b"body")[:-1])
 
         assert HEARTBEAT == client.next_frame()
-        # The second heartbeat falls due at the same time.
+        # The second heartbeat is due at the same time.
         assert frames.error(missing) == client.read_to_end().removeprefix(frames.HEARTBEAT)
 
 
@@ -268,7 +268,7 @@ def test_client_may_do_without_heartbeats(nsqd: NsqdProcess) -> None:
 
 
 def test_second_identify_does_not_change_the_heartbeat(nsqd: NsqdProcess) -> None:
-    """As in NSQ: the timers of the first one count."""
+    """As in NSQ: the timers of the first IDENTIFY stay."""
     with nsqd.connect() as client:
         client.identify(heartbeat_interval=2000)
         client.identify(heartbeat_interval=60_000)

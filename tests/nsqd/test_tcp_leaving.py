@@ -1,4 +1,4 @@
-"""Consumers that leave, and operators that delete, empty and pause, against the running program."""
+"""Consumers that disconnect, and operators that delete, empty and pause, with a running nsqd."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import DisconnectedError, WireError
 from penstock.testing.waiting import wait_until
 
-# How long a client listens to be sure that nothing comes.
+# Time without a message after which a test is sure that none comes.
 SILENCE_SECONDS = 0.15
 
 
@@ -30,7 +30,7 @@ def refusal(nsqd: NsqdProcess, path: str) -> tuple[int, str]:
     return answer.status, answer.json()["message"]
 
 
-# Consumers that leave -----------------------------------------------------------------------------
+# Consumers that disconnect ------------------------------------------------------------------------
 
 
 def test_messages_of_a_lost_consumer_go_to_another_at_once(nsqd: NsqdProcess, topic: str) -> None:
@@ -40,14 +40,16 @@ def test_messages_of_a_lost_consumer_go_to_another_at_once(nsqd: NsqdProcess, to
     lost.messages(3)
     lost.close()
 
-    received = other.messages(3, seconds=40)  # the messages' timeout is a minute
+    received = other.messages(3, seconds=40)  # the message timeout is a minute
 
     assert [(2, b"1"), (2, b"2"), (2, b"3")] == [(each.attempts, each.body) for each in received]
     assert nsqd.shows(topic, "c", timeout_count=3, requeue_count=0, client_count=1)
 
 
-def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, topic: str) -> None:
-    """Though nsqd still listens to it for a while, lest it miss its error."""
+def test_messages_of_a_consumer_with_a_protocol_error_are_requeued_at_once(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    """nsqd keeps reading for a while, so that the client can read the error."""
     nsqd.publish(topic, b"1")
     bad = nsqd.consumer(topic, "c", rdy=10)
     other = nsqd.consumer(topic, "c", rdy=10)
@@ -60,8 +62,10 @@ def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, top
     assert nsqd.shows(topic, "c", timeout_count=1, requeue_count=0)
 
 
-def test_consumer_that_is_sent_away_leaves_at_once(nsqd: NsqdProcess, topic: str) -> None:
-    """Though it has not answered anything, nor read all that it was sent."""
+def test_messages_of_a_disconnected_consumer_are_requeued_at_once(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    """The consumer has not answered, nor read all its messages."""
     nsqd.publish(topic, *[bytes(10_000)] * 300)
     stuck = nsqd.consumer(topic, "c", rdy=300)
     wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=300), "all to be in flight")
@@ -87,7 +91,7 @@ def test_consumer_that_is_sent_away_leaves_at_once(nsqd: NsqdProcess, topic: str
         "remote_address=1.2.3.4:5&connect_ts=yesterday": "INVALID_ARG_CONNECT_TS",
     }.items(),
 )
-def test_nonsense_sends_nobody_away(nsqd: NsqdProcess, query: str, code: str) -> None:
+def test_an_invalid_disconnect_request_is_refused(nsqd: NsqdProcess, query: str, code: str) -> None:
     assert (400, code) == refusal(nsqd, f"/client/close?{query}")
 
 
@@ -109,7 +113,7 @@ def test_messages_of_a_lost_consumer_can_wait_for_their_timeout(topic: str) -> N
         assert nsqd.shows(topic, "c", timeout_count=1)
 
 
-def test_connection_is_the_owner_of_its_messages_and_not_the_client(
+def test_messages_belong_to_the_connection_and_not_to_the_client(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b"x")
@@ -141,11 +145,13 @@ def test_cls_ends_deliveries_and_nothing_else(nsqd: NsqdProcess, topic: str) -> 
     assert {b"4", b"2"} == set(bodies(nsqd.consumer(topic, "c", rdy=2).messages(2)))
 
 
-# What operators do --------------------------------------------------------------------------------
+# Operator actions ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["channel", "topic"])
-def test_deletion_closes_consumers_without_a_word(nsqd: NsqdProcess, topic: str, what: str) -> None:
+def test_a_deletion_closes_consumers_without_a_response(
+    nsqd: NsqdProcess, topic: str, what: str
+) -> None:
     client = nsqd.consumer(topic, "c")
     producer = nsqd.connect()
     producer.call(commands.pub(topic, b"x"))
@@ -156,7 +162,7 @@ def test_deletion_closes_consumers_without_a_word(nsqd: NsqdProcess, topic: str,
     assert b"OK" == producer.call(commands.pub(topic, b"a publisher stays"))
 
 
-def test_deleted_topic_begins_anew(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_deleted_topic_can_be_created_again_empty(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"old")
     nsqd.post(f"/topic/delete?topic={topic}")
     nsqd.publish(topic, b"new")
@@ -166,7 +172,7 @@ def test_deleted_topic_begins_anew(nsqd: NsqdProcess, topic: str) -> None:
     assert client.is_silent(seconds=SILENCE_SECONDS)
 
 
-def test_emptied_channel_forgets_what_is_in_flight_and_goes_on(
+def test_an_emptied_channel_drops_messages_in_flight_and_delivers_new_ones(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b"1", b"2", b"3")
@@ -185,7 +191,7 @@ def test_emptied_channel_forgets_what_is_in_flight_and_goes_on(
     assert [b"4", b"5"] == bodies(client.messages(2))
 
 
-def test_paused_channel_delivers_nothing_and_takes_answers(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_paused_channel_delivers_nothing_and_accepts_fins(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"1", b"2")
     client = nsqd.consumer(topic, "c")
     message = client.message()
@@ -201,7 +207,7 @@ def test_paused_channel_delivers_nothing_and_takes_answers(nsqd: NsqdProcess, to
     assert b"2" == client.message().body
 
 
-def test_paused_topic_keeps_what_is_published_and_its_channels_go_on(
+def test_a_paused_topic_keeps_new_messages_while_its_channels_deliver(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b"1", b"2")

@@ -1,8 +1,8 @@
-"""Timeouts, deferrals and TOUCH, against the running program.
+"""Timeouts, deferrals and TOUCH, with a running nsqd.
 
-A timer must fire, and not before it is due. How late it fires depends on the machine:
-`python -m bench --only deferred` measures that, and tests with a manual clock (tests/broker) fix
-which timer is set when.
+A timer must fire, and not before it is due. How late it fires depends on the machine; `python -m
+bench --only deferred` measures that. Tests with a manual clock (tests/broker) check when each timer
+is set.
 """
 
 import select
@@ -17,7 +17,7 @@ from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.waiting import wait_until
 
-# Short, so that the tests are.
+# Short, so that the tests are fast.
 FLAGS = ("--msg-timeout=300ms", "--max-req-timeout=5s")
 
 
@@ -27,7 +27,7 @@ def nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
-# Long enough to do something before it ends on a busy machine, too.
+# Long enough to act before it ends, even on a busy machine.
 TIMEOUT_MS = 3_000
 
 # Longer than any test.
@@ -43,7 +43,7 @@ def consumer(
     return client
 
 
-def test_timeout_brings_a_message_back_on_a_new_channel(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_message_that_timed_out_is_redelivered(nsqd: NsqdProcess, topic: str) -> None:
     client = nsqd.consumer(topic, "c")
     published = time.monotonic()
     nsqd.publish(topic, b"x")
@@ -55,9 +55,7 @@ def test_timeout_brings_a_message_back_on_a_new_channel(nsqd: NsqdProcess, topic
     assert 1 <= nsqd.stats(topic, "c")["timeout_count"]
 
 
-def test_deferred_message_comes_when_it_is_due_on_a_new_channel(
-    nsqd: NsqdProcess, topic: str
-) -> None:
+def test_a_deferred_message_is_delivered_when_it_is_due(nsqd: NsqdProcess, topic: str) -> None:
     client = nsqd.consumer(topic, "c")
     published = time.monotonic()
     with nsqd.connect() as producer:
@@ -68,7 +66,9 @@ def test_deferred_message_comes_when_it_is_due_on_a_new_channel(
     assert time.monotonic() >= published + 0.2
 
 
-def test_requeued_message_comes_when_it_is_due_each_time(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_message_requeued_with_a_delay_is_delivered_when_it_is_due(
+    nsqd: NsqdProcess, topic: str
+) -> None:
     client = consumer(nsqd, topic)
     nsqd.publish(topic, b"x")
     message = client.message()
@@ -83,8 +83,9 @@ def test_requeued_message_comes_when_it_is_due_each_time(nsqd: NsqdProcess, topi
 def test_deferral_counts_from_the_publish_and_not_from_the_channel(
     nsqd: NsqdProcess, topic: str
 ) -> None:
-    """It comes before another one that is due after it, but would not be if its deferral counted
-    from the time at which the channel was made, a second later."""
+    """The message is delivered before another one that is due later. It would not be if its
+    deferral counted from the creation of the channel, a second later.
+    """
     published = time.monotonic()
     with nsqd.connect() as producer:
         producer.call(commands.dpub(topic, 3000, b"before the channel"))
@@ -99,7 +100,7 @@ def test_deferral_counts_from_the_publish_and_not_from_the_channel(
     assert b"after the channel" == client.message().body
 
 
-def test_messages_deferred_together_come_together_and_in_order(
+def test_messages_deferred_together_are_delivered_together_in_order(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     client = consumer(nsqd, topic, rdy=100)
@@ -112,8 +113,8 @@ def test_messages_deferred_together_come_together_and_in_order(
     assert time.monotonic() >= published + 5.0
 
 
-def test_touch_gives_more_time_up_to_the_limit(topic: str) -> None:
-    """Four seconds at first, four seconds from each TOUCH, but six in all."""
+def test_touch_extends_the_timeout_up_to_the_limit(topic: str) -> None:
+    """Four seconds at first, four seconds from each TOUCH, but six in total."""
     with run_nsqd_off_disk("--msg-timeout=4s", "--max-msg-timeout=6s") as nsqd:
         nsqd.publish(topic, b"x")
         began = time.monotonic()
@@ -127,9 +128,7 @@ def test_touch_gives_more_time_up_to_the_limit(topic: str) -> None:
         assert began + 6.0 <= time.monotonic()
 
 
-def test_touched_message_times_out_no_earlier_than_its_last_touch_says(
-    nsqd: NsqdProcess, topic: str
-) -> None:
+def test_a_touched_message_does_not_time_out_early(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"x")
     client = consumer(nsqd, topic, msg_timeout=TIMEOUT_MS)
     message = client.message()
@@ -154,7 +153,7 @@ def test_late_fin_is_refused(nsqd: NsqdProcess, topic: str) -> None:
         client.call(commands.fin(message.id))
 
 
-def test_late_fin_counts_if_the_message_has_come_back_to_the_same_consumer(
+def test_a_late_fin_is_accepted_if_the_same_consumer_has_the_message_again(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b"x")
@@ -167,7 +166,7 @@ def test_late_fin_counts_if_the_message_has_come_back_to_the_same_consumer(
     assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, deferred_count=0, timeout_count=1)
 
 
-def test_finished_message_does_not_come_again(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_finished_message_is_not_redelivered(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"x")
     client = consumer(nsqd, topic, msg_timeout=TIMEOUT_MS)
     client.send(commands.fin(client.message().id))
@@ -176,7 +175,7 @@ def test_finished_message_does_not_come_again(nsqd: NsqdProcess, topic: str) -> 
     assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, timeout_count=0, requeue_count=0)
 
 
-def test_requeue_for_too_long_is_for_the_longest_time(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_requeue_delay_over_the_maximum_is_reduced(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"x")
     client = consumer(nsqd, topic)
     message = client.message()
@@ -187,7 +186,7 @@ def test_requeue_for_too_long_is_for_the_longest_time(nsqd: NsqdProcess, topic: 
     assert 5.0 <= time.monotonic() - began
 
 
-def test_timers_go_on_in_a_paused_channel(nsqd: NsqdProcess, topic: str) -> None:
+def test_timers_run_in_a_paused_channel(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"x")
     client = consumer(nsqd, topic, msg_timeout=TIMEOUT_MS)
     client.message()

@@ -1,4 +1,4 @@
-"""TLS on TCP connections: how it begins, who may have it, who has to, and what may go wrong."""
+"""TLS on TCP connections: negotiation, policies and failures."""
 
 import signal
 import ssl
@@ -53,7 +53,7 @@ def run_tls(identity: Identity, *flags: str) -> Iterator[NsqdProcess]:
 
 
 def why_it_failed(client: RawClient) -> str:
-    """What nsqd says, in clear and after an alert, to a handshake that came to nothing."""
+    """nsqd's error, in clear text after an alert, for a failed handshake."""
     said = client.read_to_end()
     start = said.index(b"E_IDENTIFY_FAILED")
     reason = said[start:].decode()
@@ -62,7 +62,7 @@ def why_it_failed(client: RawClient) -> str:
     return reason
 
 
-def test_the_answer_is_in_clear_and_the_rest_is_not(
+def test_the_response_is_plaintext_and_the_rest_is_encrypted(
     nsqd: NsqdProcess, context: ssl.SSLContext, topic: str
 ) -> None:
     client = nsqd.connect()
@@ -76,7 +76,7 @@ def test_the_answer_is_in_clear_and_the_rest_is_not(
     assert b"x" * 1_000_000 == client.message().body
 
 
-def test_without_a_certificate_the_connection_goes_on_in_clear() -> None:
+def test_without_a_certificate_the_connection_stays_plaintext() -> None:
     with run_nsqd() as nsqd:
         client = nsqd.connect()
 
@@ -84,14 +84,14 @@ def test_without_a_certificate_the_connection_goes_on_in_clear() -> None:
         assert b"OK" == client.call(commands.pub("t", b"x"))
 
 
-def test_one_who_does_not_negotiate_gets_no_tls(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_client_without_feature_negotiation_gets_no_tls(nsqd: NsqdProcess, topic: str) -> None:
     client = nsqd.connect()
 
     assert b"OK" == client.call(commands.identify({"tls_v1": True}))
     assert b"OK" == client.call(commands.pub(topic, b"x"))
 
 
-def test_what_comes_before_is_answered_before(
+def test_commands_before_the_upgrade_are_answered_first(
     nsqd: NsqdProcess, context: ssl.SSLContext, topic: str
 ) -> None:
     client = nsqd.connect()
@@ -126,8 +126,10 @@ def test_a_client_may_identify_again_but_not_upgrade_again(
     ],
     ids=["commands", "HTTP", "nonsense"],
 )
-def test_what_is_no_handshake_is_told_so(nsqd: NsqdProcess, sent: bytes, reason: str) -> None:
-    """Commands right behind IDENTIFY are no handshake either."""
+def test_data_that_is_no_handshake_gets_an_error(
+    nsqd: NsqdProcess, sent: bytes, reason: str
+) -> None:
+    """Commands directly after IDENTIFY are no handshake either."""
     before = refusal_counts(nsqd)["e_identify_failed"]
     client = nsqd.connect()
     client.send(IDENTIFY_TLS, sent)
@@ -138,7 +140,7 @@ def test_what_is_no_handshake_is_told_so(nsqd: NsqdProcess, sent: bytes, reason:
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"\x16"])
 @pytest.mark.parametrize("is_reset", [True, False])
-def test_one_who_leaves_in_the_middle_is_forgotten(
+def test_a_client_that_disconnects_during_the_handshake_is_removed(
     nsqd: NsqdProcess, sent: bytes, *, is_reset: bool
 ) -> None:
     client = nsqd.connect()
@@ -156,8 +158,9 @@ def test_one_who_leaves_in_the_middle_is_forgotten(
 def test_heartbeats_wait_for_the_end_of_the_handshake(
     nsqd: NsqdProcess, context: ssl.SSLContext
 ) -> None:
-    """In clear, one would break it off. A client may take 5 seconds to shake hands, whatever its
-    heartbeats are."""
+    """A heartbeat in clear text would break the handshake. A client has 5 seconds for it, whatever
+    its heartbeat interval.
+    """
     client = nsqd.connect()
     client.identify(tls_v1=True, heartbeat_interval=1000)
 
@@ -167,7 +170,7 @@ def test_heartbeats_wait_for_the_end_of_the_handshake(
     assert ResponseFrame(b"_heartbeat_") == client.next_frame()
 
 
-def test_commands_before_the_end_of_tls_are_done(
+def test_commands_before_the_end_of_tls_are_executed(
     nsqd: NsqdProcess, context: ssl.SSLContext, topic: str
 ) -> None:
     client = nsqd.connect()
@@ -185,16 +188,16 @@ def test_commands_before_the_end_of_tls_are_done(
     [b"NOP\n" * 3, b"\x17\x03\x03\x00\x20" + bytes(32), b"\x15\x03\x03\x00\x02\x02\x28"],
     ids=["clear text", "a record", "an alert"],
 )
-def test_garbage_inside_tls_ends_the_connection_and_disturbs_nobody(
+def test_garbage_inside_tls_closes_only_this_connection(
     nsqd: NsqdProcess, context: ssl.SSLContext, topic: str, garbage: bytes
 ) -> None:
-    """Also not the broker, which has messages for a consumer that breaks TLS."""
+    """The broker is not affected either, although it has messages for this consumer."""
     before = refusal_counts(nsqd)["corrupt_stream"]
     broken, sound = nsqd.connect(), nsqd.connect()
     broken.upgrade(tls=context)
     broken.subscribe(topic, "c", rdy=2500)
     sound.upgrade(tls=context)
-    # So many that some are done before the rest is looked at.
+    # So many that some are processed before the rest is parsed.
     publishes = [broken.encoded(commands.pub(topic, b"x")) for _ in range(300)]
     broken.send_beneath(b"".join(publishes) + garbage)
     with suppress(ConnectionResetError):
@@ -227,7 +230,7 @@ class TestRequired:
             ("WHAT", b"WHAT\n"),
         ],
     )
-    def test_nothing_but_identify_may_come_before(
+    def test_only_identify_is_accepted_before_tls(
         self, strict: NsqdProcess, word: str, command: bytes
     ) -> None:
         for opening in (b"", commands.identify({"feature_negotiation": True})):
@@ -241,14 +244,16 @@ class TestRequired:
                 client.response()
             assert b"" == client.read_to_end()
 
-    def test_compression_is_no_tls(self, strict: NsqdProcess) -> None:
+    def test_compression_does_not_satisfy_required_tls(self, strict: NsqdProcess) -> None:
         client = strict.connect()
         client.upgrade(deflate=True)
 
         with pytest.raises(WireError, match="TLS required"):
             client.call(commands.pub("t", b"x"))
 
-    def test_everything_may_come_behind(self, strict: NsqdProcess, context: ssl.SSLContext) -> None:
+    def test_all_commands_are_accepted_after_tls(
+        self, strict: NsqdProcess, context: ssl.SSLContext
+    ) -> None:
         client = strict.connect()
         client.upgrade(tls=context)
         client.send(commands.nop(), commands.pub("t", b"x"))
@@ -266,7 +271,7 @@ class TestRequired:
     ],
 )
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_tls_that_is_too_old_is_refused(
+def test_old_versions_of_tls_are_refused(
     *,
     flags: tuple[str, ...],
     version: ssl.TLSVersion,
@@ -304,7 +309,7 @@ def test_tls_that_is_too_old_is_refused(
         ),
     ],
 )
-def test_clients_are_served_by_the_certificates_they_show(
+def test_the_client_certificate_policy_is_applied(
     policy: str, refused: dict[str, str], server: Identity, authority: Authority, tmp_path: Path
 ) -> None:
     shown = {
@@ -323,11 +328,11 @@ def test_clients_are_served_by_the_certificates_they_show(
 
 
 def why_refused(nsqd: NsqdProcess, authority: Authority, identity: Identity) -> str:
-    """Why a client with this certificate is refused; nothing if it is served."""
+    """The reason why a client with this certificate is refused; empty if it is served."""
     client = nsqd.connect()
     client.identify(tls_v1=True)
     context = client_context(root_ca=authority.root_ca, cert=identity.cert, key=identity.key)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # in 1.3 a client learns only later
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # with TLS 1.3, a client learns this later
     try:
         client.start_tls(context)
     except TlsError:
@@ -337,7 +342,7 @@ def why_refused(nsqd: NsqdProcess, authority: Authority, identity: Identity) -> 
     return ""
 
 
-def test_a_hangup_renews_certificates_and_disturbs_nobody(
+def test_sighup_loads_new_certificates_and_keeps_all_connections(
     authority: Authority, context: ssl.SSLContext
 ) -> None:
     identity = authority.issue("renewed", common_name="before")

@@ -1,4 +1,4 @@
-"""Consumers near a running nsqd, and what /stats tells of how far messages went."""
+"""Delivery to near consumers, and its counts in /stats."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 @pytest.fixture(scope="module")
 def impartial() -> Iterator[NsqdProcess]:
-    """One that knows its place, and prefers nobody."""
+    """An nsqd that knows its zone and region, without preferring consumers."""
     with run_nsqd("--enable-experiment=warp-drive", *PLACE, "--mem-queue-size=2") as process:
         yield process
 
@@ -45,7 +45,7 @@ def are_ready(nsqd: NsqdProcess, topic: str, rdy_by_zone: dict[str, int]) -> boo
 
 
 def locality(stats: dict[str, Any]) -> dict[str, int]:
-    """The counts that are there."""
+    """The locality counts that are present."""
     return {key: stats[key] for key in LOCALITY_KEYS if key in stats}
 
 
@@ -54,7 +54,7 @@ def keys_after(stats: dict[str, Any], key: str, count: int) -> list[str]:
     return keys[keys.index(key) + 1 :][:count]
 
 
-def test_the_same_zone_comes_first_then_the_same_region(nsqd: NsqdProcess, topic: str) -> None:
+def test_the_same_zone_is_preferred_then_the_same_region(nsqd: NsqdProcess, topic: str) -> None:
     far = consumer_in(nsqd, topic, "z3", "r3", rdy=10)
     middle = consumer_in(nsqd, topic, "z2", "r1", rdy=3)
     near = consumer_in(nsqd, topic, "z1", "r1", rdy=2)
@@ -67,7 +67,7 @@ def test_the_same_zone_comes_first_then_the_same_region(nsqd: NsqdProcess, topic
     assert [b"5", b"6", b"7", b"8"] == [message.body for message in far.messages(4)]
 
 
-def test_deliveries_are_counted_by_how_far_they_went(nsqd: NsqdProcess, topic: str) -> None:
+def test_deliveries_are_counted_by_zone_region_and_global(nsqd: NsqdProcess, topic: str) -> None:
     consumers = [
         consumer_in(nsqd, topic, "z1", "", rdy=1),
         consumer_in(nsqd, topic, "z2", "r1", rdy=2),
@@ -97,7 +97,7 @@ def test_deliveries_are_counted_by_how_far_they_went(nsqd: NsqdProcess, topic: s
     )
 
 
-def test_counts_of_nothing_are_left_out(nsqd: NsqdProcess, topic: str) -> None:
+def test_zero_counts_are_omitted(nsqd: NsqdProcess, topic: str) -> None:
     consumer_in(nsqd, topic, "z1", "r1")
     nsqd.publish(topic, b"a")
 

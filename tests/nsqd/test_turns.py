@@ -1,8 +1,8 @@
 """A connection that sends without end takes turns with the others.
 
-Each turn is made to end after one command, on a loop that the clients share, so that the order of
-messages depends on the turns alone and not on the machine's speed. `python -m bench.hostile`
-measures how long clients wait in practice.
+Each turn ends after one command, on a loop that the clients share, so that the order of messages
+depends only on the turns and not on the speed of the machine. `python -m bench.hostile` measures
+the latency in practice.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def read_identify_answer(reader: asyncio.StreamReader) -> dict[str, object
 
 
 async def two_bodies(address: str) -> list[bytes]:
-    """The first two messages of the topic t, in the order in which nsqd has taken them."""
+    """The first two messages of the topic t, in the order in which nsqd received them."""
     received = FrameReader()
     bodies: list[bytes] = []
     subscribe = commands.MAGIC + commands.sub("t", "c") + commands.rdy(2)
@@ -56,7 +56,7 @@ def publish(kind: str, topic: str, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["plain", "deflate", "HTTP"])
-def test_a_client_has_its_turn_while_another_sends_requests_without_end(
+def test_a_client_is_served_while_another_sends_endless_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(connection if kind == "HTTP" else tcp, "TURN_SECONDS", ENDED)
@@ -76,7 +76,7 @@ def test_a_client_has_its_turn_while_another_sends_requests_without_end(
                 if kind == "deflate":
                     endless.write(commands.identify({"feature_negotiation": True, "deflate": True}))
                     assert (await read_identify_answer(reader))["deflate"]
-                    await reader.read(1000)  # OK: from now on with deflate
+                    await reader.read(1000)  # OK: deflate starts here
                     flood = Deflate().encode(flood)
                 endless.write(flood)
                 await reader.read(1)
@@ -86,10 +86,10 @@ def test_a_client_has_its_turn_while_another_sends_requests_without_end(
     assert [b"the other client's", b"the last of many"] == asyncio.run(scene())
 
 
-def test_compression_begins_once_the_answer_can_have_been_read(
+def test_compression_starts_in_a_write_after_the_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read together with the answer is plain to some clients."""
+    """Some clients treat data that is read together with the response as uncompressed."""
     monkeypatch.setattr(tcp, "BEFORE_COMPRESSION_SECONDS", 0.3)
 
     async def scene() -> float:

@@ -1,4 +1,4 @@
-"""Layers under a connection: what is sent through them, and handshakes that come to nothing."""
+"""Layers below a connection: data through them, and failed handshakes."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from penstock.protocol.compression import Deflate, LayerStack, Snappy
 
 
 class Transport:
-    """Keeps what is written, or hands it to somebody."""
+    """Records written data, or passes it to a function."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -55,7 +55,7 @@ def layers_on(transport: Transport) -> UpgradedTransport:
 
 
 class TestCompression:
-    def test_what_came_before_its_time_is_not_lost(
+    def test_data_received_before_the_layer_starts_is_not_lost(
         self, under_test: UpgradedTransport, transport: Transport
     ) -> None:
         peer = Deflate()
@@ -67,7 +67,7 @@ class TestCompression:
         peer.receive(transport.written)
         assert b"answer" == peer.read()
 
-    def test_a_stream_that_cannot_be_read_is_the_callers_to_end(
+    def test_an_unreadable_stream_raises_for_the_caller(
         self, under_test: UpgradedTransport
     ) -> None:
         under_test.compress(Snappy(), b"not snappy")
@@ -75,7 +75,7 @@ class TestCompression:
         with pytest.raises(CorruptStreamError):
             under_test.read()
 
-    def test_there_is_no_tls_to_say_goodbye_with(
+    def test_without_tls_there_is_no_close_notify(
         self, under_test: UpgradedTransport, transport: Transport
     ) -> None:
         under_test.compress(Deflate(), b"")
@@ -88,7 +88,7 @@ class TestCompression:
 
 
 class TestTls:
-    def test_both_shake_hands_and_one_says_goodbye(
+    def test_tls_handshake_data_and_close_notify(
         self,
         under_test: UpgradedTransport,
         transport: Transport,
@@ -128,7 +128,7 @@ class TestTls:
         assert b"" == under_test.read()
         assert under_test.has_ended
 
-    def test_a_handshake_that_takes_too_long_leaves_the_transport_bare(
+    def test_a_handshake_timeout_leaves_the_transport_without_layers(
         self,
         under_test: UpgradedTransport,
         transport: Transport,
@@ -142,7 +142,7 @@ class TestTls:
         under_test.write(b"in clear")
         assert b"in clear" == transport.written
 
-    def test_one_that_fails_leaves_it_bare_behind_an_alert(
+    def test_a_failed_handshake_sends_an_alert_and_leaves_the_transport_without_layers(
         self, under_test: UpgradedTransport, transport: Transport, context: ReloadableContext
     ) -> None:
         with pytest.raises(TlsError, match="unexpected message"):
@@ -155,7 +155,7 @@ class TestTls:
 
 
 class TestStack:
-    def test_the_last_one_pushed_is_next_to_the_protocol(self) -> None:
+    def test_the_last_layer_is_next_to_the_protocol(self) -> None:
         ours, theirs = LayerStack(), LayerStack()
         for stack in (ours, theirs):
             stack.push(Deflate())
@@ -169,7 +169,7 @@ class TestStack:
         outer.receive(stack_of(Deflate(), Snappy()).encode(b"y"))
         assert outer.read().startswith(b"\xff\x06\x00\x00sNaPpY")
 
-    def test_pieces_stay_pieces_however_much_is_beneath(self) -> None:
+    def test_layers_do_not_join_pieces(self) -> None:
         stack = stack_of(Snappy(), Deflate())
         stack.receive(stack_of(Snappy(), Deflate()).encode(bytes(10_000_000)))
         sizes = []
@@ -179,7 +179,7 @@ class TestStack:
         assert 10_000_000 == sum(sizes)
         assert max(sizes) <= 256 * 1024
 
-    def test_without_layers_bytes_are_sent_as_they_are(self) -> None:
+    def test_without_layers_bytes_are_sent_unchanged(self) -> None:
         stack = stack_of(Deflate())
         stack.clear()
 

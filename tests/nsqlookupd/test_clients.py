@@ -12,8 +12,8 @@ from penstock.testing.nsqlookupd import NsqlookupdProcess
 
 pytestmark = pytest.mark.interop
 
-# Each is given the address of nsqlookupd and a topic, and prints the bodies that it consumes. Each
-# runs by itself, because each has an event loop of its own.
+# Each program takes the address of nsqlookupd and a topic, and prints the bodies that it consumes.
+# Each client has its own event loop, so each runs in its own process.
 CONSUMERS = {
     "pynsq": """
 import sys, nsq
