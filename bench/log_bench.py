@@ -82,7 +82,7 @@ def append_rows(folder: Path) -> Iterator[Row]:
         for _ in range(ROUNDS):
             bare.append(bare_writes(folder / "bare", written))
             ours.append(cpu_seconds(partial(append, new_topic(data_path).log, frames, APPENDS)))
-            data_path.remove_topic("t", wall_ns=time.time_ns())
+            data_path.remove_topic("t")
     messages = APPENDS * BATCH
     shares = [least / own for least, own in zip(bare, ours, strict=True)]
     yield Row("append", messages / median(ours), "msgs per CPU-second")
@@ -92,7 +92,7 @@ def append_rows(folder: Path) -> Iterator[Row]:
         log = new_topic(data_path).log
         seconds = cpu_seconds(lambda: append(log, batch_of(1), SINGLES))
         yield Row("append one by one", SINGLES / seconds, "msgs per CPU-second")
-        data_path.remove_topic("t", wall_ns=time.time_ns())
+        data_path.remove_topic("t")
 
 
 def read_rows(folder: Path) -> Iterator[Row]:

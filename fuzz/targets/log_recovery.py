@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.storage import DataPath, Issue, LogSettings, TopicStore, check_data_path
-from penstock.storage.batch import encode_batch
+from penstock.storage.attributes import MessageAttributes, encode_attributes
+from penstock.storage.batch import checksum_seed, encode_batch, encode_segment_header
 from penstock.storage.layout import segment_name
 from penstock.testing.files import MemoryFiles
+from penstock.testing.format_1 import encode_batch_1
 
 __all__ = ["SEEDS", "check"]
 
@@ -23,6 +25,9 @@ STEPS_MAX = 40
 # Steps by number; the bytes after a number are its arguments.
 WRITE, SKIP_NUMBERS, GARBAGE, ZEROS, COPY, FLIP, CUT, NEW_SEGMENT = range(8)
 
+# Bits of an argument: a batch with attributes; a copy of a batch of another log.
+WITH_ATTRIBUTES, FOREIGN = 128, 128
+
 SEEDS = [
     bytes([WRITE, 1, WRITE, 2, WRITE, 3]),
     bytes([WRITE, 1, CUT, 5]),
@@ -31,6 +36,8 @@ SEEDS = [
     bytes([WRITE, 1, WRITE, 1, FLIP, 20, 255, ZEROS, 90]),
     bytes([WRITE, 3, COPY, 0, WRITE, 1, NEW_SEGMENT, WRITE, 1, SKIP_NUMBERS, 9, WRITE, 2]),
     bytes([WRITE, 1, GARBAGE, 4, 0x9E, 0x50, 0x53, 0x42, WRITE, 1]),
+    bytes([WRITE, WITH_ATTRIBUTES, WRITE, 1, FLIP, 50, 1, COPY, FOREIGN, WRITE, WITH_ATTRIBUTES]),
+    bytes([WRITE, 1, NEW_SEGMENT, 1, WRITE, 2, WRITE, 1, FLIP, 3, 2, NEW_SEGMENT, 0, WRITE, 1]),
 ]
 
 
@@ -41,6 +48,8 @@ class Written:
     position: int
     raw: bytes
     bodies: list[bytes]
+    foreign: bytes
+    """The same batch in another log."""
 
 
 @dataclass
@@ -48,6 +57,7 @@ class Story:
     """The segments of a log, as they have become."""
 
     next_seq: int = FIRST_SEQ
+    headers: dict[int, bytes] = field(default_factory=dict)
     segments: dict[int, bytearray] = field(default_factory=dict)
     written: dict[int, list[Written]] = field(default_factory=dict)
     is_cut: bool = False
@@ -70,11 +80,17 @@ class Story:
 def told(data: bytes) -> Story:
     """The steps of an input; invalid ones are skipped."""
     story = Story()
-    story.segments[FIRST_SEQ], story.written[FIRST_SEQ] = bytearray(), []
+    start_segment(story, is_format_1=False)
     left = iter(data)
     for _, step in zip(range(STEPS_MAX), left, strict=False):
         take_step(story, step % 8, left)
     return story
+
+
+def start_segment(story: Story, *, is_format_1: bool) -> None:
+    header = b"" if is_format_1 else encode_segment_header(LOG_ID, story.next_seq)
+    story.headers[story.next_seq] = header
+    story.segments[story.next_seq], story.written[story.next_seq] = bytearray(header), []
 
 
 def take_step(story: Story, step: int, arguments: Iterator[int]) -> None:
@@ -82,7 +98,7 @@ def take_step(story: Story, step: int, arguments: Iterator[int]) -> None:
     argument = next(arguments, 0)
     if step == NEW_SEGMENT:
         if story.next_seq > first_seq:
-            story.segments[story.next_seq], story.written[story.next_seq] = bytearray(), []
+            start_segment(story, is_format_1=bool(argument % 2))
             story.is_cut = False
     elif step == CUT:
         # Nothing is ever written after the torn end of a file.
@@ -91,38 +107,50 @@ def take_step(story: Story, step: int, arguments: Iterator[int]) -> None:
     elif step == FLIP and segment:
         segment[argument * 3 % len(segment)] ^= next(arguments, 1)
     elif not story.is_cut:
-        extend(story, segment, story.written[first_seq], step, argument, arguments)
+        extend(story, first_seq, step, argument, arguments)
 
 
 def extend(
-    story: Story,
-    segment: bytearray,
-    written: list[Written],
-    step: int,
-    argument: int,
-    arguments: Iterator[int],
+    story: Story, first_seq: int, step: int, argument: int, arguments: Iterator[int]
 ) -> None:
+    segment, written = story.segments[first_seq], story.written[first_seq]
     if step in (WRITE, SKIP_NUMBERS):
         # Numbers are skipped only where damage has taken their messages.
-        count = 1 + argument % 4
-        story.next_seq += argument if step == SKIP_NUMBERS and is_damaged(segment, written) else 0
-        bodies = [b"%d" % (story.next_seq + at) for at in range(count)]
-        frames = b"".join(len(body).to_bytes(4) + body for body in bodies)
-        position = len(segment)
-        raw = b"".join(encode_batch(frames, count, story.next_seq, position, WALL_NS, 0))
-        written.append(Written(position, raw, bodies))
-        segment += raw
-        story.next_seq += count
+        story.next_seq += argument if step == SKIP_NUMBERS and is_damaged(story, first_seq) else 0
+        batch = batch_of(story, argument, len(segment), is_format_1=not story.headers[first_seq])
+        written.append(batch)
+        segment += batch.raw
+        story.next_seq += len(batch.bodies)
     elif step == GARBAGE:
         segment += bytes(byte for _, byte in zip(range(argument % 70), arguments, strict=False))
     elif step == ZEROS:
         segment += bytes(argument)
     elif step == COPY and written:
-        segment += written[argument % len(written)].raw
+        batch = written[argument % len(written)]
+        segment += batch.foreign if argument & FOREIGN else batch.raw
 
 
-def is_damaged(segment: bytearray, written: list[Written]) -> bool:
-    return bytes(segment) != b"".join(batch.raw for batch in written)
+def batch_of(story: Story, argument: int, position: int, *, is_format_1: bool) -> Written:
+    count = 1 + argument % 4
+    bodies = [b"%d" % (story.next_seq + at) for at in range(count)]
+    frames = b"".join(len(body).to_bytes(4) + body for body in bodies)
+    attributes = b""
+    if argument & WITH_ATTRIBUTES:
+        attributes = encode_attributes([MessageAttributes(key=body) for body in bodies])
+
+    def encoded(log_id: bytes) -> bytes:
+        seed, seq = checksum_seed(log_id), story.next_seq
+        return b"".join(encode_batch(frames, count, seq, 0, WALL_NS, 0, seed, attributes))
+
+    raw = encoded(LOG_ID)
+    if is_format_1:
+        raw = encode_batch_1(frames, count, story.next_seq, position, WALL_NS, 0)
+    return Written(position, raw, bodies, encoded(bytes(16)))
+
+
+def is_damaged(story: Story, first_seq: int) -> bool:
+    whole = [story.headers[first_seq], *(batch.raw for batch in story.written[first_seq])]
+    return bytes(story.segments[first_seq]) != b"".join(whole)
 
 
 def check(data: bytes) -> None:
@@ -146,7 +174,8 @@ def check(data: bytes) -> None:
 def only_flipped(story: Story) -> bool:
     """Whether every segment is as long as what was written to it: only a flip has changed it."""
     return all(
-        len(segment) == sum(len(batch.raw) for batch in story.written[first_seq])
+        len(segment)
+        == len(story.headers[first_seq]) + sum(len(each.raw) for each in story.written[first_seq])
         for first_seq, segment in story.segments.items()
     )
 
@@ -160,6 +189,13 @@ def laid_out(story: Story) -> MemoryFiles:
     for first_seq, segment in story.segments.items():
         files.open(f"{FOLDER}/{segment_name(first_seq)}", "create").write(bytes(segment), 0)
     return files
+
+
+def log_id_of_the_topic() -> bytes:
+    """Ids in memory are the same in every run."""
+    files = MemoryFiles()
+    files.make_folder("data")
+    return bytes.fromhex(open_topic(files)[1].log.log_id)
 
 
 def open_topic(files: MemoryFiles) -> tuple[DataPath, TopicStore, list[Issue]]:
@@ -189,3 +225,6 @@ def append(files: MemoryFiles) -> bytes:
     store.log.append([len(body).to_bytes(4) + body], WALL_NS)
     data_path.close()
     return body
+
+
+LOG_ID = log_id_of_the_topic()

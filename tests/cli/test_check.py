@@ -8,6 +8,7 @@ from tests.storage.frames import WALL_NS, frames
 
 from penstock.cli.penstock import main
 from penstock.storage import DataPath, LogSettings, RealFiles
+from penstock.storage.batch import SEGMENT_HEADER_BYTES
 
 SEGMENT = f"topics/t/{WALL_NS // 1000:020}.log"
 
@@ -30,12 +31,13 @@ def test_an_intact_data_path_exits_with_0(filled: Path, capsys: pytest.CaptureFi
 @pytest.mark.usefixtures("damaged_on_purpose")
 def test_a_damaged_data_path_exits_with_1(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray((filled / SEGMENT).read_bytes())
-    size = len(data) // 3
-    data[size + 60] ^= 1
+    size = (len(data) - SEGMENT_HEADER_BYTES) // 3
+    second_at = SEGMENT_HEADER_BYTES + size
+    data[second_at + 60] ^= 1
     (filled / SEGMENT).write_bytes(data)
     seq = WALL_NS // 1000 + 1
 
-    where = f"bytes {size} to {2 * size - 1}, messages {seq} to {seq}"
+    where = f"bytes {second_at} to {second_at + size - 1}, messages {seq} to {seq}"
     problem = f"{filled / SEGMENT}: the frames do not match their checksum ({where})"
     assert 1 == main(["check", str(filled)])
     assert [f"DAMAGE: {problem}", f"{filled} is damaged: 1 finding"] == (

@@ -9,7 +9,9 @@ from tests.storage.frames import frames
 
 from penstock.cli.penstock import main
 from penstock.protocol.frames import render_messages
-from penstock.storage import DataPath, LogSettings, RetryState
+from penstock.storage import DataPath, LogSettings, RealFiles, RetryState
+from penstock.storage.attributes import MessageAttributes, encode_attributes
+from penstock.storage.check import stored_log_id
 from penstock.storage.index import Checkpoint
 
 SEQ = 1_700_000_000_000_000
@@ -30,6 +32,12 @@ def topic(tmp_path: Path) -> Path:
     return tmp_path / "topics" / "t"
 
 
+def log_id_of(topic: Path) -> str:
+    log_id = stored_log_id(RealFiles(), str(topic))
+    assert log_id is not None
+    return log_id.hex()
+
+
 def dumped(capsys: pytest.CaptureFixture[str], *args: object) -> list[str]:
     assert 0 == main(["log", "dump", *map(str, args)])
     return capsys.readouterr().out.splitlines()
@@ -38,13 +46,16 @@ def dumped(capsys: pytest.CaptureFixture[str], *args: object) -> list[str]:
 TIME = "2023-11-14T22:13:20.000000000Z"
 DEFERRED = "2023-11-14T22:13:20.000000005Z  due 2023-11-14T22:13:21.000000000Z"
 BATCHES = [
-    f"           0  {SEQ} to {SEQ + 1}  2 messages, 75 bytes  {TIME}",
-    f"         131  {SEQ + 2} to {SEQ + 2}  1 message, 39 bytes  {DEFERRED}",
+    f"          40  {SEQ} to {SEQ + 1}  2 messages, 75 bytes  {TIME}",
+    f"         171  {SEQ + 2} to {SEQ + 2}  1 message, 39 bytes  {DEFERRED}",
 ]
 
 
 def test_the_batches_of_a_segment(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert BATCHES == dumped(capsys, topic / f"{SEQ:020}.log")
+    header, *batches = dumped(capsys, topic / f"{SEQ:020}.log")
+
+    assert f"           0  log {log_id_of(topic)}, segment {SEQ}" == header
+    assert BATCHES == batches
 
 
 def test_its_messages(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,17 +63,47 @@ def test_its_messages(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
         BATCHES[0],
         f"              {SEQ}  0000000000000abc  {TIME}  b'one'",
         f"              {SEQ + 1}  0000000000000abd  {TIME}  b'\\xfftwo'",
-    ] == dumped(capsys, topic / f"{SEQ:020}.log", "--messages", "--limit", 3)
+    ] == dumped(capsys, topic / f"{SEQ:020}.log", "--messages", "--limit", 4)[1:]
+
+
+def test_attributes_and_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data_path = DataPath.open(str(tmp_path), LogSettings())
+    log = data_path.open_topic("t", wall_ns=WALL_NS)[0].log
+    log.epoch = 7
+    attributes = [
+        None,
+        MessageAttributes(key=b"k", headers=(("h", b"v"),), expires_ns=WALL_NS, publisher_id=b"p"),
+    ]
+    frames = render_messages([b"one", b"two"], 0xABC, WALL_NS)
+    log.append(frames, WALL_NS, attributes=encode_attributes(attributes))
+    data_path.close()
+    _, batch, one, two = dumped(capsys, tmp_path / "topics" / "t" / f"{SEQ:020}.log", "--messages")
+
+    assert batch.endswith(f"{TIME}  epoch 7")
+    assert one.endswith("b'one'")
+    assert two.endswith(f"b'two'  key b'k'  h=b'v'  expires {TIME}  publisher's id b'p'")
 
 
 @pytest.mark.usefixtures("damaged_on_purpose")
 def test_damage_is_reported_in_place(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = topic / f"{SEQ:020}.log"
     data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+
+    assert ["          40  BAD  131 bytes: no batch header", BATCHES[1]] == (
+        dumped(capsys, path)[1:]
+    )
+
+
+@pytest.mark.usefixtures("damaged_on_purpose")
+def test_damaged_header_of_a_segment(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = topic / f"{SEQ:020}.log"
+    data = bytearray(path.read_bytes())
     data[0] ^= 1
     path.write_bytes(data)
 
-    assert ["           0  BAD  131 bytes: no batch header", BATCHES[1]] == dumped(capsys, path)
+    assert ["           0  BAD  40 bytes: no batch header", *BATCHES] == dumped(capsys, path)
 
 
 def test_invalid_frames_are_printed_raw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +115,7 @@ def test_invalid_frames_are_printed_raw(tmp_path: Path, capsys: pytest.CaptureFi
 
     assert (
         f"              {SEQ}  not a message: b'\\x00\\x00\\x00\\x05short'"
-        == dumped(capsys, path, "--messages")[1]
+        == dumped(capsys, path, "--messages")[2]
     )
 
 
@@ -83,6 +124,7 @@ def test_the_changes_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str
 
     assert [
         f"ReserveSeqs(seq={SEQ})",
+        f"SetLogId({log_id_of(topic)})",
         f"SetPausePoint(seq={SEQ})",
         f"SetCursor(channel='c', floor={SEQ})",
         f"FinishRanges(channel='c', ranges=[({SEQ}, {SEQ + 1})])",
@@ -102,11 +144,11 @@ def test_damage_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_entries_of_an_index(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = Checkpoint(226, SEQ + 3, WALL_NS, WALL_NS + 5, deferred_count=1)
+    checkpoint = Checkpoint(266, SEQ + 3, WALL_NS, WALL_NS + 5, deferred_count=1)
 
     assert [
         str(checkpoint),
-        f"           0  {SEQ}  before it up to 1970-01-01T00:00:00.000000000Z",
+        f"          40  {SEQ}  before it up to 1970-01-01T00:00:00.000000000Z",
         f"              {SEQ + 2} to {SEQ + 2}  due 2023-11-14T22:13:21.000000000Z",
     ] == dumped(capsys, topic / f"{SEQ:020}.index")
 

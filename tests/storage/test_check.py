@@ -23,7 +23,7 @@ from penstock.testing import MemoryFiles
 SEQ = WALL_NS // 1000
 FOLDER = "data/topics/t"
 # Room for three batches of one short message.
-SMALL = LogSettings(max_bytes_per_file=190)
+SMALL = LogSettings(max_bytes_per_file=230)
 FIRST = f"{FOLDER}/{SEQ:020}"
 LAST = f"{FOLDER}/{SEQ + 3:020}"
 
@@ -103,7 +103,7 @@ class TestCrashLeftovers:
         size = len(content(memory_files, LAST + ".log"))
         memory_files.open(LAST + ".log", "write").truncate(size - 1)
 
-        where = f"bytes {size // 2} to {size - 2}, messages {SEQ + 4} to {SEQ + 4}"
+        where = f"bytes {size - 61} to {size - 2}, messages {SEQ + 4} to {SEQ + 4}"
         problem = f"{LAST}.log: incomplete batch ({where})"
         assert [(False, problem)] == problems(memory_files)
 
@@ -171,9 +171,9 @@ class TestDamage:
 
     def test_truncated_segment(self, closed: MemoryFiles) -> None:
         size = len(content(closed, FIRST + ".log"))
-        closed.open(FIRST + ".log", "write").truncate(2 * size // 3)
+        closed.open(FIRST + ".log", "write").truncate(size - 61)
 
-        where = f"bytes {2 * size // 3} to {size - 1}, messages {SEQ + 2} to {SEQ + 2}"
+        where = f"bytes {size - 61} to {size - 1}, messages {SEQ + 2} to {SEQ + 2}"
         problem = "the segment is shorter than its index file says"
         assert [(True, f"{FIRST}.log: {problem} ({where})")] == problems(closed)
 

@@ -224,7 +224,7 @@ class TestSyncing:
         store.cursors.set_pause_point(None)
         job = store.cursors.begin_sync()
         job.run()
-        data_path.remove_topic("t", wall_ns=WALL_NS)
+        data_path.remove_topic("t")
         data_path.open_topic("t", wall_ns=WALL_NS)
         store.cursors.end_sync(job, None)
 

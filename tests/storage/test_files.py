@@ -151,7 +151,7 @@ def test_limit_is_exceeded_if_all_files_are_pinned(pool: FilePool) -> None:
     assert 3 == len(pool)
 
 
-ONE_MESSAGE = LogSettings(max_bytes_per_file=100)
+ONE_MESSAGE = LogSettings(max_bytes_per_file=140)
 
 
 class SlowFiles(RealFiles):
@@ -192,7 +192,7 @@ def test_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: Sl
         store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
         for body in "abc":
             store.log.append(frames(body), WALL_NS)
-        data_path.remove_topic("t", wall_ns=WALL_NS)
+        data_path.remove_topic("t")
 
     assert [] == data_path.topics()
     assert ["t~removed-1", "t~removed-2"] == sorted(
@@ -206,13 +206,13 @@ def test_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: Sl
 def test_next_start_removes_remaining_files(tmp_path: Path, files: SlowFiles) -> None:
     data_path = opened(tmp_path, files)
     data_path.open_topic("t", wall_ns=WALL_NS)
-    data_path.remove_topic("t", wall_ns=WALL_NS)
+    data_path.remove_topic("t")
     data_path._lock.close()  # the process has ended
 
     again = SlowFiles()
     data_path = opened(tmp_path, again)
     data_path.open_topic("t", wall_ns=WALL_NS)
-    data_path.remove_topic("t", wall_ns=WALL_NS)
+    data_path.remove_topic("t")
     again.go_on.set()
     wait_until(lambda: not list((tmp_path / "topics").iterdir()), "the files to be removed")
     data_path.close()
@@ -244,7 +244,7 @@ def test_failed_removal_is_reported_and_retried(
     files.go_on.set()
     data_path = opened(tmp_path, files, failures)
     data_path.open_topic("t", wall_ns=WALL_NS)
-    data_path.remove_topic("t", wall_ns=WALL_NS)
+    data_path.remove_topic("t")
 
     wait_until(lambda: not list((tmp_path / "topics").iterdir()), "the files to be removed")
     data_path.close()

@@ -161,6 +161,7 @@ def test_requests_during_an_fsync_share_the_next_one(
 def test_different_logs_are_synced_at_the_same_time(owner: Owner, disk: HeldDisk) -> None:
     data_path = DataPath.open("data", LogSettings(), disk)
     logs = [data_path.open_topic(name, wall_ns=WALL_NS)[0].log for name in "abcd"]
+    logs[0].append(frames("a"), WALL_NS)  # reserves sequence numbers, with an fsync
     done: list[object] = []
     synced = disk.syncs
     with disk.held():
@@ -179,6 +180,7 @@ def test_waiting_logs_are_synced_in_order_of_request(owner: Owner, disk: HeldDis
     data_path = DataPath.open("data", LogSettings(), disk)
     count = 3 * RUNNING_MAX
     logs = [data_path.open_topic(f"t{each}", wall_ns=WALL_NS)[0].log for each in range(count)]
+    logs[0].append(frames("a"), WALL_NS)  # reserves sequence numbers, with an fsync
     done: list[object] = []
     with disk.held():
         for log in logs:
@@ -304,14 +306,14 @@ class TestFailures:
         store.log.append(frames("a"), WALL_NS)
         outcomes: list[StorageError | None] = []
         owner.commit.request(store.log, outcomes.append)
-        data_path.remove_topic("t", wall_ns=WALL_NS)
+        data_path.remove_topic("t")
         owner.run_until(lambda: bool(outcomes))
 
         assert not store.log.needs_retry
 
     def test_closed_log_is_not_synced(self, owner: Owner, files: FaultyFiles) -> None:
         data_path, store = open_topic(files)
-        data_path.remove_topic("t", wall_ns=WALL_NS)
+        data_path.remove_topic("t")
         outcomes: list[StorageError | None] = []
         owner.commit.request(store.log, outcomes.append)
         owner.commit.request(store.cursors, outcomes.append)

@@ -37,6 +37,7 @@ def test_tables_match_the_modules(title: str, module: ModuleType) -> None:
     ("title", "magic"),
     [
         ("Segments", batch.MAGIC),
+        ("Segments", batch.SEGMENT_MAGIC),
         ("Index files", index._MAGIC),
         ("The journal of the channels", cursor_journal._MAGIC),
     ],

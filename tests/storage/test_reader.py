@@ -23,7 +23,7 @@ FIRST = WALL_NS // 1000
 PIECE = 100
 
 
-def new_log(files: FaultyFiles, *batches: str, max_bytes: int = 130) -> TopicLog:
+def new_log(files: FaultyFiles, *batches: str, max_bytes: int = 170) -> TopicLog:
     """A log of batches with one message per letter; by default eight batches of one message, two
     per segment."""
     log = open_topic(files, LogSettings(max_bytes_per_file=max_bytes))[1].log
@@ -47,7 +47,7 @@ def read_rest(reader: LogReader, max_bytes: int = PIECE) -> str:
     """Read all bodies, and check their sequence numbers."""
     bodies = []
     while (found := read_some(reader, max_bytes)) is not None:
-        for batch, joined in found:
+        for batch, joined, _ in found:
             split = split_frames(batch, joined)
             assert len(split) == batch.message_count > 0
             bodies += [frame[-1:].decode() for frame in split]
@@ -167,4 +167,4 @@ def test_read_error_is_raised(
 
     monkeypatch.setattr(file, "read", refuse)
     with pytest.raises(StorageError, match="cannot read a/file: Input/output error"):
-        ReadJob(file, "a/file", 0, log.byte_size, PIECE).run()
+        ReadJob(file, "a/file", 0, log.byte_size, PIECE, 0).run()

@@ -4,7 +4,7 @@ import pytest
 from tests.seeds import fresh_random
 from tests.storage.frames import bodies_in, frames
 
-from penstock.storage.batch import HEADER_BYTES
+from penstock.storage.batch import HEADER_BYTES, SEGMENT_HEADER_BYTES
 from penstock.storage.files import FilePool
 from penstock.storage.layout import Issue
 from penstock.storage.segment import Segment
@@ -12,6 +12,7 @@ from penstock.storage.topic_storage import LoadedSegments, load_segments
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 FIRST_SEQ = 100
+LOG_ID = bytes(range(16))
 PATH = f"data/{FIRST_SEQ:020}.log"
 
 
@@ -20,9 +21,9 @@ def write_segment(
 ) -> list[int]:
     """Write batches with one message per letter; return the positions of the batches and the
     end."""
-    segment = Segment(FilePool(files, 8), "data", first_seq)
+    segment = Segment(FilePool(files, 8), "data", first_seq, LOG_ID)
     segment.handle.create()
-    positions = [0]
+    positions = [SEGMENT_HEADER_BYTES]
     for batch in batches:
         segment.append(b"".join(frames(*batch)), len(batch), 1, 0)
         positions.append(segment.end)
@@ -33,7 +34,7 @@ def write_segment(
 
 
 def load(files: MemoryFiles | FaultyFiles) -> LoadedSegments:
-    return load_segments(FilePool(files, 8), "data")
+    return load_segments(FilePool(files, 8), "data", LOG_ID)
 
 
 def stored(loaded: LoadedSegments) -> dict[int, str]:
@@ -59,7 +60,7 @@ class TestCleanSegments:
     def test_clean_segments_are_not_read(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "ab", "c", finalize=True)
         # Reading the segment would detect this.
-        change(memory_files, 0, bytes(positions[-1]))
+        change(memory_files, positions[0], bytes(positions[-1] - positions[0]))
         loaded = load(memory_files)
 
         assert [] == loaded.issues
@@ -93,7 +94,7 @@ class TestAfterACrash:
         write_segment(grown, "ab", finalize=True)
         change(grown, positions[1], content(memory_files, PATH)[positions[1] :])
         # The part that the index file covers is not read.
-        change(grown, 0, bytes(positions[1]))
+        change(grown, positions[0], bytes(positions[1] - positions[0]))
 
         assert walked == load(grown).segments[0].info
 
@@ -235,7 +236,7 @@ class TestDamage:
     def test_damage_before_the_first_batch_costs_no_message(
         self, memory_files: MemoryFiles
     ) -> None:
-        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
+        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ, LOG_ID)
         segment.handle.create().write(b"what is this", 0)
         segment.end = len(b"what is this")
         segment.append(b"".join(frames("a", "b")), 2, 1, 0)
@@ -247,7 +248,7 @@ class TestDamage:
 
     def test_repeated_sequence_numbers_are_damage(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "abc")
-        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
+        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ, LOG_ID)
         segment.end, segment.next_seq = positions[1], 101
         segment.append(frames("x")[0], 1, 1, 0)
         loaded = load(memory_files)

@@ -98,11 +98,11 @@ def test_needed_messages_are_kept_beyond_the_retention(files: FaultyFiles) -> No
 
 
 def test_retention_of_a_topic_can_be_set_and_cleared(files: FaultyFiles) -> None:
-    log = open_topic(files, LogSettings(130, retention_bytes=100_000))[1].log
+    log = open_topic(files, LogSettings(170, retention_bytes=100_000))[1].log
     for body in "abcdefgh":
         log.append(frames(body), WALL_NS)
 
-    log.retention = Retention(size_bytes=240)
+    log.retention = Retention(size_bytes=320)
     log.trim(never, WALL_NS)
     assert list("efgh") == read_all(log)
 

@@ -1,6 +1,8 @@
 """A segment stores batches, reads runs of messages, and restores its state from its index file."""
 
 import errno
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from tests.storage.frames import bodies_in, frames
@@ -8,9 +10,12 @@ from tests.storage.frames import bodies_in, frames
 from penstock.common.errors import CorruptBatchError
 from penstock.storage import index as index_module
 from penstock.storage.batch import HEADER_BYTES
-from penstock.storage.files import FilePool
+from penstock.storage.files import File, FilePool
 from penstock.storage.segment import Segment, read_checkpoint
 from penstock.testing import FaultyFiles, MemoryFiles
+
+# A batch with one message of one byte.
+BATCH_BYTES = HEADER_BYTES + 5
 
 
 class Bench:
@@ -23,13 +28,32 @@ class Bench:
         self.segment.handle.create()
 
     def new_segment(self) -> Segment:
-        return Segment(FilePool(self.files, 8), "data", 100)
+        return Segment(FilePool(self.files, 8), "data", 100, bytes(16))
 
     def append(self, *bodies: str, timestamp_ns: int = 1, due_ns: int = 0) -> None:
         self.segment.append(b"".join(frames(*bodies)), len(bodies), timestamp_ns, due_ns)
 
     def read(self, seq: int, max_bytes: int = 100_000) -> list[str]:
         return bodies_in(self.segment.read(seq, max_bytes))
+
+    def rewritten(self) -> list[tuple[int, int]]:
+        """Rewrite the unsynced batches; return the start and the end of every write."""
+        file = self.segment.handle.open()
+        writes = []
+
+        class Recorder:
+            def __getattr__(self, name: str) -> object:
+                return getattr(file, name)
+
+            def write_parts(self, parts: Sequence[bytes], position: int) -> int:
+                written = file.write_parts(parts, position)
+                writes.append((position, position + written))
+                return written
+
+        self.segment.handle.file = cast("File", Recorder())
+        self.segment.rewrite_unsynced(self.segment.end)
+        self.segment.handle.file = file
+        return writes
 
     def finalize(self) -> None:
         self.segment.synced_end = self.segment.end
@@ -139,12 +163,12 @@ class TestDamage:
 
     @pytest.mark.parametrize("at", [0, 20, HEADER_BYTES + 2])
     def test_damage_is_skipped_and_recorded(self, bench: Bench, at: int) -> None:
-        second_at = bench.segment.end // 3
+        second_at = bench.segment.end - 2 * BATCH_BYTES
         bench.flip_byte(second_at + at)
 
         assert ["a", "c"] == bench.read(100)
         assert ["c"] == bench.read(101)
-        assert [(second_at, 2 * second_at)] == [
+        assert [(second_at, second_at + BATCH_BYTES)] == [
             (issue.first_byte, issue.end_byte) for issue in bench.segment.damage
         ]
 
@@ -193,18 +217,23 @@ class TestRewriting:
     def test_unsynced_batches_are_rewritten(self, bench: Bench) -> None:
         for body in "abc":
             bench.append(body)
-        bench.segment.synced_end = bench.segment.end // 3
-        changes = bench.files.changes
-        bench.segment.rewrite_unsynced(bench.segment.end)
+        synced_end = bench.segment.end - 2 * BATCH_BYTES
+        bench.segment.synced_end = synced_end
+        writes = bench.rewritten()
 
-        assert changes + 2 == bench.files.changes
+        assert [(synced_end, bench.segment.end)] == writes
         assert ["a", "b", "c"] == bench.read(100)
+
+    def test_header_is_rewritten_with_the_first_batch(self, bench: Bench) -> None:
+        bench.append("a")
+
+        assert [(0, bench.segment.end)] == bench.rewritten()
 
     def test_damaged_unsynced_batches_are_not_rewritten(self, bench: Bench) -> None:
         bench.append("a")
-        bench.flip_byte(60)
+        bench.flip_byte(100)
 
-        with pytest.raises(CorruptBatchError, match="unsynced data is damaged at byte 0"):
+        with pytest.raises(CorruptBatchError, match="unsynced data is damaged at byte 40"):
             bench.segment.rewrite_unsynced(bench.segment.end)
 
 
@@ -230,7 +259,7 @@ class TestIndexFile:
         segment = bench.reloaded()
 
         assert 106 == segment.next_seq
-        for batch, _ in bench.segment.batches(segment.end, 1000):
+        for batch, _, _ in bench.segment.batches(segment.end, 1000):
             segment.add_scanned(batch)
         assert bench.segment.info == segment.info
         assert bench.segment.index.entries() == segment.index.entries()

@@ -14,7 +14,7 @@ from penstock.testing.files import Operation
 
 FIRST_SEQ = WALL_NS // 1000
 # Room for two batches of one short message.
-SMALL = LogSettings(max_bytes_per_file=130)
+SMALL = LogSettings(max_bytes_per_file=170)
 
 
 @pytest.fixture
@@ -148,14 +148,14 @@ class TestRetention:
     @pytest.mark.parametrize(
         ("retention", "kept"),
         [
-            (LogSettings(130, retention_time_ns=100), "abcdefgh"),
-            (LogSettings(130, retention_time_ns=60), "cdefgh"),
-            (LogSettings(130, retention_time_ns=0), "gh"),
-            (LogSettings(130, retention_bytes=1_000_000), "abcdefgh"),
-            (LogSettings(130, retention_bytes=240), "efgh"),
-            (LogSettings(130, retention_bytes=0), "gh"),
-            (LogSettings(130, retention_time_ns=60, retention_bytes=240), "efgh"),
-            (LogSettings(130, retention_time_ns=20, retention_bytes=1_000_000), "gh"),
+            (LogSettings(170, retention_time_ns=100), "abcdefgh"),
+            (LogSettings(170, retention_time_ns=60), "cdefgh"),
+            (LogSettings(170, retention_time_ns=0), "gh"),
+            (LogSettings(170, retention_bytes=1_000_000), "abcdefgh"),
+            (LogSettings(170, retention_bytes=320), "efgh"),
+            (LogSettings(170, retention_bytes=0), "gh"),
+            (LogSettings(170, retention_time_ns=60, retention_bytes=320), "efgh"),
+            (LogSettings(170, retention_time_ns=20, retention_bytes=1_000_000), "gh"),
         ],
     )
     def test_finished_messages_are_kept_within_both_limits(
@@ -229,7 +229,7 @@ def test_damage_is_skipped_and_reported(log: TopicLog, memory_files: MemoryFiles
     for body in "abc":
         log.append(frames(body), 1)
     path = f"data/topics/t/{FIRST_SEQ:020}.log"
-    memory_files.open(path, "write").write(b"?", log.byte_size // 3 + 60)
+    memory_files.open(path, "write").write(b"?", log.byte_size - 61 - 1)
 
     assert ["a", "c"] == read_all(log)
     assert ["c"] == read_all(log, FIRST_SEQ + 1)
@@ -434,7 +434,7 @@ def test_sync_that_ends_after_the_topic_was_created_again(
         store.log.append(frames(body), 1)
     job = store.log.begin_sync()
     job.run()
-    data_path.remove_topic("t", wall_ns=WALL_NS)
+    data_path.remove_topic("t")
     data_path.open_topic("t", wall_ns=WALL_NS)
     store.log.end_sync(job, None)
 

@@ -6,7 +6,8 @@ import pytest
 from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
 from penstock.storage import DataPath, Files, Issue, LogSettings, TopicStore, close_stores
-from penstock.storage.topic_storage import SKIPPED_SEQS
+from penstock.storage.batch import SEGMENT_HEADER_BYTES
+from penstock.storage.data_dir import read_format_file
 from penstock.testing import FaultyFiles, MemoryFiles
 
 FIRST_SEQ = WALL_NS // 1000
@@ -14,7 +15,7 @@ SECOND_NS = 1_000_000_000
 FOLDER = "data/topics/t"
 SEGMENT = f"{FOLDER}/{FIRST_SEQ:020}.log"
 # Room for one batch of one short message.
-SMALL = LogSettings(max_bytes_per_file=70)
+SMALL = LogSettings(max_bytes_per_file=110)
 
 
 def reopened(
@@ -32,6 +33,13 @@ def store(memory_files: MemoryFiles) -> TopicStore:
         store.log.append(frames(body), WALL_NS)
     store.cursors.create("c", FIRST_SEQ)
     return store
+
+
+def reserved_below(files: Files) -> int:
+    """The first sequence number that is not reserved."""
+    format_file = read_format_file(files, "data")
+    assert format_file is not None
+    return format_file.reserved_below
 
 
 def flip_byte(files: MemoryFiles, path: str, position: int) -> None:
@@ -69,8 +77,8 @@ def test_sequence_numbers_are_skipped_after_a_power_loss(
     store.cursors.sync()
     memory_files._boots += 1
     memory_files.crash()
+    skipped = (FIRST_SEQ + 4, reserved_below(memory_files))
     found, issues = reopened(memory_files, wall_ns=wall_ns)
-    skipped = (FIRST_SEQ + 4, FIRST_SEQ + 4 + SKIPPED_SEQS)
 
     assert skipped[1] == found.log.next_seq
     assert [skipped] == [(issue.first_seq, issue.end_seq) for issue in issues]
@@ -100,11 +108,12 @@ def test_skipped_sequence_numbers_stay_skipped(
     store.cursors.sync()
     memory_files._boots += 1
     memory_files.crash()
+    unused_seq = reserved_below(memory_files)
     reopened(memory_files)
     memory_files.crash()
     found, issues = reopened(memory_files, wall_ns=WALL_NS)
 
-    assert FIRST_SEQ + 4 + SKIPPED_SEQS == found.log.next_seq
+    assert unused_seq == found.log.next_seq
     assert [] == issues
 
 
@@ -137,11 +146,12 @@ def test_damaged_end_of_unknown_length_skips_sequence_numbers(
     store: TopicStore, memory_files: MemoryFiles
 ) -> None:
     memory_files.crash()
-    flip_byte(memory_files, f"{FOLDER}/{FIRST_SEQ + 3:020}.log", 0)
+    flip_byte(memory_files, f"{FOLDER}/{FIRST_SEQ + 3:020}.log", SEGMENT_HEADER_BYTES)
+    unused_seq = reserved_below(memory_files)
     found, _ = reopened(memory_files)
 
     assert list("abc") == read_all(found.log)
-    assert FIRST_SEQ + 3 + SKIPPED_SEQS == found.log.next_seq
+    assert unused_seq == found.log.next_seq
     assert store.log.next_seq < found.log.next_seq
 
 
@@ -220,12 +230,11 @@ class TestClosingMany:
             store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
         assert [] == close_stores(stores)
         memory_files.lose_power(Random(1))
+        unused_seq = reserved_below(memory_files)
         _, stores = self.opened(memory_files)
 
         assert [["a"]] * 200 == [read_all(store.log) for store in stores]
-        assert {FIRST_SEQ + 1 + SKIPPED_SEQS} == {
-            store.cursors.progress["c"].floor for store in stores
-        }
+        assert {unused_seq} == {store.cursors.progress["c"].floor for store in stores}
 
     def test_failed_topic_is_reported_and_does_not_affect_others(
         self, memory_files: MemoryFiles

@@ -97,7 +97,7 @@ class Broker:
         self.topic_cache.pop(name, None)
         topic.discard()
         if not topic.ephemeral:
-            self._data_path.remove_topic(name, wall_ns=self._clock.wall_ns())
+            self._data_path.remove_topic(name)
         self._scheduler.topology_changed(topic, persistent=not topic.ephemeral)
 
     def delete_channel(self, topic: Topic, name: str) -> None:

@@ -14,11 +14,22 @@ import click
 
 from penstock.common.errors import CorruptBatchError, StorageError
 from penstock.protocol import frames as wire
-from penstock.storage.batch import BadBytes, BatchHeader, scan_batches, split_frames
-from penstock.storage.cursor_journal import BadJournalRecord, scan_journal
+from penstock.storage.attributes import MessageAttributes, decode_attributes
+from penstock.storage.batch import (
+    SEGMENT_HEADER_BYTES,
+    BadBytes,
+    BatchHeader,
+    StoredBatch,
+    checksum_seed,
+    maybe_segment_header,
+    scan_batches,
+    split_frames,
+)
+from penstock.storage.check import stored_log_id
+from penstock.storage.cursor_journal import BadJournalRecord, SetLogId, scan_journal
 from penstock.storage.files import File, RealFiles, storage_error
 from penstock.storage.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
-from penstock.storage.layout import maybe_generation, maybe_index_seq
+from penstock.storage.layout import LOG_ID_BYTES, maybe_generation, maybe_index_seq
 
 __all__ = ["command"]
 
@@ -41,43 +52,54 @@ def dump(file: str, *, messages: bool, limit: int | None) -> None:
 def _lines_of(path: str, *, messages: bool) -> Iterator[str]:
     try:
         with contextlib.closing(RealFiles().open(path, "read")) as file:
-            yield from _lines(Path(path).name, file, messages=messages)
+            yield from _lines(Path(path), file, messages=messages)
     except OSError as error:
         raise storage_error("read", path, error) from error
 
 
-def _lines(name: str, file: File, *, messages: bool) -> Iterator[str]:
+def _lines(path: Path, file: File, *, messages: bool) -> Iterator[str]:
+    name = path.name
     if maybe_generation(name) is not None:
         return _journal_lines(file.read(0, file.size()))
     if maybe_index_seq(name) is not None:
         return _index_lines(name, file.read(0, file.size()))
-    return _segment_lines(file, messages=messages)
+    return _segment_lines(path, file, messages=messages)
 
 
-def _segment_lines(file: File, *, messages: bool) -> Iterator[str]:
-    for found in scan_batches(file, 0, file.size()):
+def _segment_lines(path: Path, file: File, *, messages: bool) -> Iterator[str]:
+    header = maybe_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
+    if header is not None:
+        yield f"{0:>12}  log {header.log_id.hex()}, segment {header.first_seq}"
+    log_id = header.log_id if header else stored_log_id(RealFiles(), str(path.parent))
+    # A log without an id is of format 1, whose checksums do not depend on it.
+    seed = checksum_seed(log_id or bytes(LOG_ID_BYTES))
+    for found in scan_batches(file, 0, file.size(), seed):
         if isinstance(found, BadBytes):
             yield f"{found.position:>12}  BAD  {found.end - found.position} bytes: {found.reason}"
             continue
         yield _batch_line(found.header)
         if messages:
-            yield from _message_lines(found.header, found.frames)
+            yield from _message_lines(found)
 
 
 def _batch_line(batch: BatchHeader) -> str:
     plural = "s" if batch.message_count > 1 else ""
     due = f"  due {_time(batch.due_ns)}" if batch.due_ns else ""
+    epoch = f"  epoch {batch.epoch}" if batch.epoch else ""
     return (
         f"{batch.position:>12}  {batch.first_seq} to {batch.next_seq - 1}"
         f"  {batch.message_count} message{plural}, {batch.frames_size} bytes"
-        f"  {_time(batch.timestamp_ns)}{due}"
+        f"  {_time(batch.timestamp_ns)}{due}{epoch}"
     )
 
 
-def _message_lines(batch: BatchHeader, frames: bytes) -> Iterator[str]:
+def _message_lines(found: StoredBatch) -> Iterator[str]:
+    batch = found.header
     try:
-        for seq, frame in enumerate(split_frames(batch, frames), batch.first_seq):
-            yield f"{'':>14}{seq}  {_message(frame)}"
+        frames = split_frames(batch, found.frames)
+        attributes = decode_attributes(found.attributes, batch.message_count)
+        for offset, (frame, its) in enumerate(zip(frames, attributes, strict=True)):
+            yield f"{'':>14}{batch.first_seq + offset}  {_message(frame)}{_shown(its)}"
     except CorruptBatchError as error:
         yield f"{'':>14}BAD  {error}"
 
@@ -89,6 +111,19 @@ def _message(frame: bytes) -> str:
     return f"{identity}  {_time(wire.timestamp_ns(frame))}  {wire.body(frame)!r}"
 
 
+def _shown(attributes: MessageAttributes | None) -> str:
+    if attributes is None:
+        return ""
+    shown = [f"{name}={value!r}" for name, value in attributes.headers]
+    if attributes.key is not None:
+        shown.insert(0, f"key {attributes.key!r}")
+    if attributes.expires_ns:
+        shown.append(f"expires {_time(attributes.expires_ns)}")
+    if attributes.publisher_id is not None:
+        shown.append(f"publisher's id {attributes.publisher_id!r}")
+    return "".join(f"  {each}" for each in shown)
+
+
 def _journal_lines(data: bytes) -> Iterator[str]:
     for record in scan_journal(data):
         if isinstance(record, BadJournalRecord):
@@ -96,7 +131,8 @@ def _journal_lines(data: bytes) -> Iterator[str]:
             yield f"{record.position:>12}  BAD  {size} bytes: {record.reason}"
             continue
         for change in record.changes:
-            yield f"{record.position:>12}  {change}"
+            shown = f"SetLogId({change.log_id.hex()})" if isinstance(change, SetLogId) else change
+            yield f"{record.position:>12}  {shown}"
 
 
 def _index_lines(name: str, data: bytes) -> Iterator[str]:

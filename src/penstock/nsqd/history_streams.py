@@ -142,7 +142,7 @@ def _encode_batches(batches: Iterable[StoredBatch]) -> Iterator[bytes]:
     """The lines of all messages, in pieces of about _JSON_BYTES."""
     lines: list[MessageLine] = []
     size = 0
-    for batch, frames in batches:
+    for batch, frames, _ in batches:
         for seq, frame in enumerate(split_frames(batch, frames), batch.first_seq):
             lines.append(message_line(seq, frame, batch.due_ns))
             size += len(frame)

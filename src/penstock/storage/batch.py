@@ -1,26 +1,49 @@
-"""Format of a batch of messages in a segment, and scanning a segment for batches. Pure.
+"""Format of a segment: a header and batches of messages; scanning a segment for batches. Pure.
 
-A batch is a header followed by the wire frames of its messages. All numbers are big-endian.
+The header of a segment identifies the log. All numbers are big-endian.
+
+    offset  size  field
+         0     4  segment_magic
+         4     4  segment_crc   CRC-32C of the 32 bytes that follow it
+         8     1  version       2
+         9     1  flags         none is defined: 0
+        10     2  header_size   40
+        12     4  reserved      0
+        16    16  log_id
+        32     8  first_seq     of the segment
+        40        batches
+
+A batch is a header, the wire frames of its messages and, if a flag says so, their attributes.
 
     offset  size  field
          0     4  magic
-         4     4  header_crc    CRC-32C of the 48 bytes of the header that follow it
-         8     1  version
-         9     1  flags         none is defined: 0
-        10     2  reserved      0
+         4     4  header_crc    CRC-32C of the log id and of all bytes of the header that follow it
+         8     1  version       2
+         9     1  flags         1: the batch has attributes
+        10     2  header_size   56; 64 with attributes; at most 1024
         12     4  message_count
         16     4  frames_size   bytes of frames after the header
         20     4  frames_crc    CRC-32C of the frames
         24     8  first_seq     of the first message; the others follow without a gap
-        32     8  position      of this batch in its segment
+        32     8  epoch         of the writer; 0 without replication
         40     8  timestamp_ns  wall time of the append
         48     8  due_ns        wall time before which no message may be delivered; 0 is at once
-        56        frames
+        56     4  attributes_size  only with attributes
+        60     4  attributes_crc   only with attributes: CRC-32C of the attributes
+        64        frames, then attributes
 
-The header has its own checksum, so that it can be trusted without the frames: a scan can skip the
-frames, and an incomplete batch can be told from a damaged one. The header contains its own
-position, so that a copy (for example a segment published as a message) is never mistaken for a
-batch when recovery searches damaged bytes.
+A batch has the same bytes in every copy of its log. The header has its own checksum, so that it can
+be trusted without the frames: a scan can skip the frames, and an incomplete batch can be told from
+a damaged one. The checksum includes the log id, so that a batch of another log (for example in a
+segment that was published as a message) is never mistaken for a batch of this log when recovery
+searches damaged bytes.
+
+A later version may add fields at the end of a header; readers ignore them. They also ignore the
+flags 16 to 128, and refuse a batch with another unknown flag.
+
+Segments of format 1 are still read. They have no header, and their batches no attributes. The
+version of a batch is 1, the header_size is 0, the position of the batch in its segment takes the
+place of the epoch, and header_crc does not include the log id.
 
 `scan_batches` accepts only bytes whose checksums match. After damaged bytes it continues at the
 next valid batch, so a bad sector costs only the batches in it.
@@ -32,24 +55,31 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from penstock.common.errors import CorruptBatchError
 from penstock.storage.files import File
-from penstock.storage.layout import Issue
+from penstock.storage.layout import LOG_ID_BYTES, Issue
 
 __all__ = [
     "HEADER_BYTES",
     "MAGIC",
     "SCAN_BYTES",
+    "SEGMENT_HEADER_BYTES",
+    "SEGMENT_MAGIC",
     "VERSION",
     "BadBytes",
     "BatchHeader",
     "ScanBuffer",
+    "SegmentHeader",
     "StoredBatch",
+    "checksum_seed",
     "complete_batches",
     "decode_header",
     "encode_batch",
+    "encode_segment_header",
+    "maybe_segment_header",
     "read_piece",
     "scan_batches",
     "split_frames",
@@ -58,25 +88,37 @@ __all__ = [
 
 # The first byte is neither ASCII nor the start of a UTF-8 character, so no text contains it.
 MAGIC = b"\x9ePSB"
-VERSION = 1
-_KIND = bytes([VERSION, 0, 0, 0])
+SEGMENT_MAGIC = b"\x9ePSS"
+VERSION = 2
+
+SEGMENT_HEADER_BYTES = 40
 HEADER_BYTES = 56
+_LONG_HEADER_BYTES = 64
+_HEADER_BYTES_MAX = 1024
+
+_HAS_ATTRIBUTES = 1
+_REQUIRED_FLAGS = 0x0F
 
 _CHECKED_AT = 8
+_KIND = struct.Struct(">BBH")  # version, flags, header_size
+_PLAIN = _KIND.pack(VERSION, 0, HEADER_BYTES)
+_WITH_ATTRIBUTES = _KIND.pack(VERSION, _HAS_ATTRIBUTES, _LONG_HEADER_BYTES)
 _FIELDS = struct.Struct(
     ">"
-    "4s"  # version, flags, reserved
+    "4s"  # version, flags, header_size
     "I"  # message_count
     "I"  # frames_size
     "I"  # frames_crc
     "Q"  # first_seq
-    "Q"  # position
+    "Q"  # epoch; in format 1 the position
     "Q"  # timestamp_ns
     "Q"  # due_ns
 )
+_ATTRIBUTES = struct.Struct(">II")  # attributes_size, attributes_crc
 _START = struct.Struct(">4sI")
 _pack_fields, _pack_start = _FIELDS.pack, _START.pack
 _CRC = struct.Struct(">I")
+_SEGMENT_FIELDS = struct.Struct(f">4s4x{LOG_ID_BYTES}sQ")
 _FRAME_SIZE = struct.Struct(">I")
 
 # Maximum messages of a cached splitter, which takes 24 bytes per message. Caching pays because
@@ -84,8 +126,39 @@ _FRAME_SIZE = struct.Struct(">I")
 _CACHED_SPLITTER_MAX = 1024
 
 
+class SegmentHeader(NamedTuple):
+    """Header of a segment."""
+
+    log_id: bytes
+    first_seq: int
+
+
+def encode_segment_header(log_id: bytes, first_seq: int) -> bytes:
+    """Encode the header of a segment."""
+    kind = _KIND.pack(VERSION, 0, SEGMENT_HEADER_BYTES)
+    checked = _SEGMENT_FIELDS.pack(kind, log_id, first_seq)
+    return _pack_start(SEGMENT_MAGIC, crc32c(checked)) + checked
+
+
+def maybe_segment_header(data: bytes) -> SegmentHeader | None:
+    """Decode the header at the start of a segment; None if there is none or it is damaged."""
+    checked = data[_CHECKED_AT:SEGMENT_HEADER_BYTES]
+    if not data.startswith(SEGMENT_MAGIC) or len(checked) < _SEGMENT_FIELDS.size:
+        return None
+    if crc32c(checked) != _CRC.unpack_from(data, 4)[0] or checked[0] != VERSION:
+        return None
+    _, log_id, first_seq = _SEGMENT_FIELDS.unpack(checked)
+    return SegmentHeader(log_id, first_seq)
+
+
+def checksum_seed(log_id: bytes) -> int:
+    """The part of the checksums of batch headers that the log id contributes."""
+    seed: int = crc32c(log_id)
+    return seed
+
+
 class BatchHeader(NamedTuple):
-    """Header of a batch."""
+    """Header of a batch, and its position in the segment."""
 
     position: int
     first_seq: int
@@ -94,6 +167,10 @@ class BatchHeader(NamedTuple):
     frames_crc: int
     timestamp_ns: int
     due_ns: int
+    epoch: int = 0
+    header_size: int = HEADER_BYTES
+    attributes_size: int = 0
+    attributes_crc: int = 0
 
     @property
     def next_seq(self) -> int:
@@ -103,12 +180,12 @@ class BatchHeader(NamedTuple):
     @property
     def frames_position(self) -> int:
         """Position of the frames in the segment."""
-        return self.position + HEADER_BYTES
+        return self.position + self.header_size
 
     @property
     def end(self) -> int:
         """Position of the next batch in the segment."""
-        return self.position + HEADER_BYTES + self.frames_size
+        return self.position + self.header_size + self.frames_size + self.attributes_size
 
 
 class StoredBatch(NamedTuple):
@@ -116,21 +193,39 @@ class StoredBatch(NamedTuple):
 
     header: BatchHeader
     frames: bytes
+    attributes: bytes = b""
+    """Encoded (`penstock.storage.attributes`); empty if no message has any."""
+
+
+class _IncompleteHeaderError(CorruptBatchError):
+    """The data ends within a header."""
 
 
 def encode_batch(
-    frames: bytes, count: int, first_seq: int, position: int, timestamp_ns: int, due_ns: int
-) -> tuple[bytes, bytes, bytes]:
-    """Return a batch in three parts that are to be written one after the other: the header in two
-    parts, then `frames`."""
+    frames: bytes,
+    count: int,
+    first_seq: int,
+    epoch: int,
+    timestamp_ns: int,
+    due_ns: int,
+    seed: int,
+    attributes: bytes = b"",
+) -> tuple[bytes, ...]:
+    """Return a batch in parts that are to be written one after the other. `seed` is the
+    `checksum_seed` of the log."""
+    kind = _WITH_ATTRIBUTES if attributes else _PLAIN
     fields = _pack_fields(
-        _KIND, count, len(frames), crc32c(frames), first_seq, position, timestamp_ns, due_ns
+        kind, count, len(frames), crc32c(frames), first_seq, epoch, timestamp_ns, due_ns
     )
-    return _pack_start(MAGIC, crc32c(fields)), fields, frames
+    if attributes:
+        fields += _ATTRIBUTES.pack(len(attributes), crc32c(attributes))
+        return _pack_start(MAGIC, crc32c_extend(seed, fields)), fields, frames, attributes
+    return _pack_start(MAGIC, crc32c_extend(seed, fields)), fields, frames
 
 
-def decode_header(data: bytes, at: int, position: int) -> BatchHeader:
-    """Decode the header at `data[at]`, which is at `position` in its segment.
+def decode_header(data: bytes, at: int, position: int, seed: int) -> BatchHeader:
+    """Decode the header at `data[at]`, which is at `position` in a segment of the log with this
+    `checksum_seed`.
 
     Raises CorruptBatchError if the header is incomplete or damaged.
     """
@@ -138,15 +233,58 @@ def decode_header(data: bytes, at: int, position: int) -> BatchHeader:
         raise CorruptBatchError("no batch header")
     checked = data[at + _CHECKED_AT : at + HEADER_BYTES]
     if len(checked) < _FIELDS.size:
-        raise CorruptBatchError("incomplete header")
-    if crc32c(checked) != _CRC.unpack_from(data, at + 4)[0]:
-        raise CorruptBatchError("the header does not match its checksum")
+        raise _IncompleteHeaderError("incomplete header")
+    kind, count, size, crc, seq, epoch, timestamp, due = _FIELDS.unpack(checked)
+    (header_crc,) = _CRC.unpack_from(data, at + 4)
+    if kind == _PLAIN:
+        if crc32c_extend(seed, checked) != header_crc:
+            raise CorruptBatchError("the header does not match its checksum")
+        return BatchHeader(position, seq, count, size, crc, timestamp, due, epoch)
+    if kind[0] == 1:
+        if crc32c(checked) != header_crc:
+            raise CorruptBatchError("the header does not match its checksum")
+        return _decode_format_1(checked, position)
+    return _decode_long_header(data, at, position, seed)
+
+
+def _decode_format_1(checked: bytes, position: int) -> BatchHeader:
     kind, count, size, crc, seq, stored_position, timestamp, due = _FIELDS.unpack(checked)
-    if not kind.startswith(_KIND[:2]):
-        raise CorruptBatchError(f"unsupported batch: version {kind[0]}, flags {kind[1]}")
+    if kind[1]:
+        raise CorruptBatchError(f"unsupported batch: version 1, flags {kind[1]}")
     if stored_position != position:
         raise CorruptBatchError(f"the batch belongs at byte {stored_position}")
     return BatchHeader(position, seq, count, size, crc, timestamp, due)
+
+
+def _decode_long_header(data: bytes, at: int, position: int, seed: int) -> BatchHeader:
+    version, flags, header_size = _KIND.unpack_from(data, at + _CHECKED_AT)
+    checked = data[at + _CHECKED_AT : at + header_size]
+    if HEADER_BYTES <= header_size <= _HEADER_BYTES_MAX and at + header_size > len(data):
+        raise _IncompleteHeaderError("incomplete header")
+    if crc32c_extend(seed, checked) != _CRC.unpack_from(data, at + 4)[0]:
+        raise CorruptBatchError("the header does not match its checksum")
+    required = flags & _REQUIRED_FLAGS
+    has_attributes = required == _HAS_ATTRIBUTES
+    known_size = _LONG_HEADER_BYTES if has_attributes else HEADER_BYTES
+    if version != VERSION or required & ~_HAS_ATTRIBUTES or header_size < known_size:
+        raise CorruptBatchError(f"unsupported batch: version {version}, flags {flags}")
+    _, count, size, crc, seq, epoch, timestamp, due = _FIELDS.unpack_from(checked)
+    attributes_size, attributes_crc = 0, 0
+    if has_attributes:
+        attributes_size, attributes_crc = _ATTRIBUTES.unpack_from(checked, _FIELDS.size)
+    return BatchHeader(
+        position,
+        seq,
+        count,
+        size,
+        crc,
+        timestamp,
+        due,
+        epoch,
+        header_size,
+        attributes_size,
+        attributes_crc,
+    )
 
 
 def verify_frames(batch: BatchHeader, frames: bytes) -> None:
@@ -157,33 +295,56 @@ def verify_frames(batch: BatchHeader, frames: bytes) -> None:
         raise CorruptBatchError("the frames do not match their checksum")
 
 
-def complete_batches(data: bytes, position: int) -> Iterator[StoredBatch]:
+def _verify_attributes(batch: BatchHeader, attributes: bytes) -> None:
+    if len(attributes) != batch.attributes_size:
+        raise CorruptBatchError("incomplete batch")
+    if attributes and crc32c(attributes) != batch.attributes_crc:
+        raise CorruptBatchError("the attributes do not match their checksum")
+
+
+def complete_batches(data: bytes, position: int, seed: int) -> Iterator[StoredBatch]:
     """Yield the complete batches in `data`, which starts at `position` of a segment.
 
     Raises CorruptBatchError at a damaged batch.
     """
     at, size = 0, len(data)
     while at + HEADER_BYTES <= size:
-        batch = decode_header(data, at, position + at)
-        end = at + HEADER_BYTES + batch.frames_size
+        try:
+            batch = decode_header(data, at, position + at, seed)
+        except _IncompleteHeaderError:
+            return
+        frames_at = at + batch.header_size
+        end = frames_end = frames_at + batch.frames_size
+        attributes = b""
+        if batch.attributes_size:
+            end += batch.attributes_size
+            attributes = data[frames_end:end]
         if end > size:
             return
-        frames = data[at + HEADER_BYTES : end]
+        frames = data[frames_at:frames_end]
         verify_frames(batch, frames)
-        yield StoredBatch(batch, frames)
+        if attributes:
+            _verify_attributes(batch, attributes)
+        yield StoredBatch(batch, frames, attributes)
         at = end
 
 
-def read_piece(file: File, position: int, end: int, max_bytes: int) -> bytes:
+def read_piece(file: File, position: int, end: int, max_bytes: int, seed: int) -> bytes:
     """Read about `max_bytes` of a segment from `position` on, but at least one complete batch.
 
     Raises CorruptBatchError if the first batch is damaged.
     """
     piece = file.read(position, min(max(max_bytes, HEADER_BYTES), end - position))
-    batch = decode_header(piece, 0, position)
+    try:
+        batch = decode_header(piece, 0, position, seed)
+    except _IncompleteHeaderError:
+        piece = file.read(position, min(_HEADER_BYTES_MAX, end - position))
+        batch = decode_header(piece, 0, position, seed)
     if batch.end > position + len(piece):
         piece = file.read(position, batch.end - position)
-        verify_frames(batch, piece[HEADER_BYTES:])
+        frames_end = batch.header_size + batch.frames_size
+        verify_frames(batch, piece[batch.header_size : frames_end])
+        _verify_attributes(batch, piece[frames_end:])
     return piece
 
 
@@ -261,10 +422,11 @@ class BadBytes(NamedTuple):
 
 
 class ScanBuffer:
-    """Reads a file up to `end` in large pieces."""
+    """Reads a segment up to `end` in large pieces."""
 
-    def __init__(self, file: File, end: int) -> None:
+    def __init__(self, file: File, end: int, seed: int) -> None:
         self._file = file
+        self._seed = seed
         self._data = b""
         self._start = 0
         self.end = end
@@ -280,22 +442,29 @@ class ScanBuffer:
 
     def read_header(self, position: int) -> BatchHeader:
         """Read the header at `position`. Raises CorruptBatchError if it is not valid."""
-        return decode_header(self.read(position, HEADER_BYTES), 0, position)
+        return decode_header(self.read(position, _HEADER_BYTES_MAX), 0, position, self._seed)
 
-    def read_frames(self, batch: BatchHeader) -> bytes:
-        """Read and verify the frames of a batch. Raises CorruptBatchError."""
-        frames = self.read(batch.frames_position, batch.frames_size)
+    def read_batch(self, batch: BatchHeader) -> StoredBatch:
+        """Read and verify a batch. Raises CorruptBatchError."""
+        body = self.read(batch.frames_position, batch.end - batch.frames_position)
+        frames, attributes = body[: batch.frames_size], body[batch.frames_size :]
         verify_frames(batch, frames)
-        return frames
+        _verify_attributes(batch, attributes)
+        return StoredBatch(batch, frames, attributes)
 
 
-def scan_batches(file: File, position: int, end: int) -> Iterator[StoredBatch | BadBytes]:
-    """Yield every batch between two positions, and every part that is not a batch, in order."""
-    buffer = ScanBuffer(file, end)
+def scan_batches(
+    file: File, position: int, end: int, seed: int
+) -> Iterator[StoredBatch | BadBytes]:
+    """Yield every batch between two positions, and every part that is not a batch, in order.
+    `seed` is the `checksum_seed` of the log. A valid header of the segment is skipped."""
+    buffer = ScanBuffer(file, end, seed)
+    if position == 0 and maybe_segment_header(buffer.read(0, SEGMENT_HEADER_BYTES)):
+        position = SEGMENT_HEADER_BYTES
     while position < end:
         # Fast path: all complete, valid batches of one read.
         with contextlib.suppress(CorruptBatchError):
-            for found in complete_batches(buffer.read(position, SCAN_BYTES), position):
+            for found in complete_batches(buffer.read(position, SCAN_BYTES), position, seed):
                 yield found
                 position = found.header.end
         if position < end:
@@ -308,7 +477,7 @@ def _scan_one(buffer: ScanBuffer, position: int) -> StoredBatch | BadBytes:
     batch = None
     try:
         batch = buffer.read_header(position)
-        return StoredBatch(batch, buffer.read_frames(batch))
+        return buffer.read_batch(batch)
     except CorruptBatchError as error:
         reason = str(error)
     if batch is None:
@@ -322,15 +491,23 @@ def _scan_one(buffer: ScanBuffer, position: int) -> StoredBatch | BadBytes:
 
 
 def _is_unwritten(buffer: ScanBuffer, position: int) -> bool:
-    """Whether the rest of the file is the start of a header, or preallocated space."""
-    rest = buffer.read(position, HEADER_BYTES)
-    if len(rest) < HEADER_BYTES and rest[:4] == MAGIC[: len(rest)]:
+    """Whether the rest of the file is an incomplete header, or preallocated space."""
+    rest = buffer.read(position, _LONG_HEADER_BYTES)
+    if position == 0 and len(rest) < SEGMENT_HEADER_BYTES:
+        if rest[:4] == SEGMENT_MAGIC[: len(rest)]:
+            return True
+    elif rest[:4] == MAGIC[: len(rest)] and len(rest) < _header_size(rest):
         return True
     while piece := buffer.read(position, SCAN_BYTES):
         if piece.strip(b"\0"):
             return False
         position += len(piece)
     return True
+
+
+def _header_size(data: bytes) -> int:
+    """Size of the header at the start of `data`, which may be incomplete or damaged."""
+    return _LONG_HEADER_BYTES if data[8:12] == _WITH_ATTRIBUTES else HEADER_BYTES
 
 
 def _next_header(buffer: ScanBuffer, position: int) -> int:

@@ -11,8 +11,16 @@ import os
 from itertools import zip_longest
 
 from penstock.common.errors import CorruptBatchError, DataPathError
-from penstock.storage.batch import BadBytes, BatchHeader, scan_batches, split_frames
-from penstock.storage.cursor_journal import BadJournalRecord
+from penstock.storage.attributes import decode_attributes
+from penstock.storage.batch import (
+    SEGMENT_HEADER_BYTES,
+    BadBytes,
+    StoredBatch,
+    maybe_segment_header,
+    scan_batches,
+    split_frames,
+)
+from penstock.storage.cursor_journal import BadJournalRecord, CursorState, JournalRecord
 from penstock.storage.cursors import current_generation, read_journals
 from penstock.storage.data_dir import REAL_FILES, lock_data_path, verify_data_path
 from penstock.storage.files import FilePool, Files, storage_error
@@ -27,6 +35,7 @@ from penstock.storage.index import (
 from penstock.storage.layout import (
     BAD_SUFFIX,
     FORMAT_NAME,
+    LOG_ID_BYTES,
     NEW_SUFFIX,
     TOPICS_NAME,
     Issue,
@@ -37,8 +46,9 @@ from penstock.storage.layout import (
     segment_name,
 )
 from penstock.storage.segment import Segment
+from penstock.storage.topic_storage import maybe_log_id
 
-__all__ = ["check_data_path"]
+__all__ = ["check_data_path", "stored_log_id"]
 
 
 def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> list[Issue]:
@@ -75,13 +85,28 @@ def _check_topic(files: Files, folder: str) -> list[Issue]:
         if name.endswith(BAD_SUFFIX)
     ]
     seqs = [seq for name in found if (seq := maybe_segment_seq(name)) is not None]
-    for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
-        issues += _SegmentCheck(files, folder, first_seq, limit_seq).run()
-    return issues + _check_journal(files, folder, has_segments=bool(seqs))
-
-
-def _check_journal(files: Files, folder: str, *, has_segments: bool) -> list[Issue]:
     journals = read_journals(files, folder)
+    log_id = stored_log_id(files, folder) or bytes(LOG_ID_BYTES)
+    for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
+        issues += _SegmentCheck(files, folder, first_seq, limit_seq, log_id).run()
+    return issues + _check_journal(journals, folder, has_segments=bool(seqs))
+
+
+def stored_log_id(files: Files, folder: str) -> bytes | None:
+    """The id of the log in a topic's folder; None if it is of format 1, or damaged everywhere."""
+    journals = read_journals(files, folder)
+    state = CursorState()
+    for record in journals[current_generation(journals)] if journals else ():
+        if isinstance(record, JournalRecord):
+            for change in record.changes:
+                state.apply(change)
+    return state.log_id or maybe_log_id(files, folder)
+
+
+_Journals = dict[int, list[JournalRecord | BadJournalRecord]]
+
+
+def _check_journal(journals: _Journals, folder: str, *, has_segments: bool) -> list[Issue]:
     if not journals:
         problem = "there is no journal of the channels"
         return [Issue(folder, problem, is_damage=has_segments)]
@@ -97,26 +122,29 @@ def _check_journal(files: Files, folder: str, *, has_segments: bool) -> list[Iss
 class _SegmentCheck:
     """Checks one segment and its index file."""
 
-    def __init__(self, files: Files, folder: str, first_seq: int, limit_seq: int | None) -> None:
+    def __init__(
+        self, files: Files, folder: str, first_seq: int, limit_seq: int | None, log_id: bytes
+    ) -> None:
         self._files = files
         self._path = f"{folder}/{segment_name(first_seq)}"
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._limit_seq = limit_seq
         self._issues: list[Issue] = []
         # Computes the expected content of the index file.
-        self._segment = Segment(FilePool(files, 1), folder, first_seq)
+        self._segment = Segment(FilePool(files, 1), folder, first_seq, log_id)
         self._allows_gap = False
 
     def run(self) -> list[Issue]:
         stored = self._load_index()
         with contextlib.closing(self._files.open(self._path, "read")) as file:
             size = file.size()
-            for found in scan_batches(file, 0, size):
+            self._check_header(file.read(0, SEGMENT_HEADER_BYTES))
+            for found in scan_batches(file, 0, size, self._segment.seed):
                 if isinstance(found, BadBytes):
                     self._issues.append(found.to_issue(self._path))
                     self._allows_gap = True
                 else:
-                    self._check_batch(found.header, found.frames)
+                    self._check_batch(found)
                 if stored is not None and self._segment.end == stored[0].end:
                     self._compare(*stored)
                     stored = None
@@ -124,8 +152,15 @@ class _SegmentCheck:
             self._report_missing_end(stored[0], size)
         return self._issues
 
-    def _check_batch(self, batch: BatchHeader, frames: bytes) -> None:
-        problem = self._find_problem(batch, frames)
+    def _check_header(self, data: bytes) -> None:
+        header = maybe_segment_header(data)
+        if header is not None and header != (self._segment.log_id, self._segment.first_seq):
+            problem = f"this is segment {header.first_seq} of log {header.log_id.hex()}"
+            self._issues.append(Issue(self._path, problem, is_damage=True))
+
+    def _check_batch(self, found: StoredBatch) -> None:
+        batch = found.header
+        problem = self._find_problem(found)
         if problem is not None:
             is_leftover = self._limit_seq is not None and batch.first_seq >= self._limit_seq
             bad = BadBytes.from_batch(batch, problem, is_leftover=is_leftover)
@@ -133,14 +168,16 @@ class _SegmentCheck:
         self._segment.add_scanned(batch)
         self._allows_gap = False
 
-    def _find_problem(self, batch: BatchHeader, frames: bytes) -> str | None:
+    def _find_problem(self, found: StoredBatch) -> str | None:
+        batch = found.header
         expected = self._segment.next_seq
         if batch.first_seq < expected or (batch.first_seq > expected and not self._allows_gap):
             return f"sequence numbers do not continue after {expected - 1}"
         if self._limit_seq is not None and batch.next_seq > self._limit_seq:
             return "a batch has sequence numbers of the next segment"
         try:
-            split_frames(batch, frames)
+            split_frames(batch, found.frames)
+            decode_attributes(found.attributes, batch.message_count)
         except CorruptBatchError as error:
             return str(error)
         return None

@@ -11,7 +11,7 @@ is text:
     boot 7e340d32-169b-42a8-8e62-ea3d15afc667
     closed
     node 617
-    removed below 1794798614919625
+    reserved below 1794798614919625
 
 `boot` is the boot ID of the machine when the data path was last opened. The next line is `open`
 while a process has the data path open. If it is `open` and the boot ID has changed, the machine
@@ -20,8 +20,11 @@ went down meanwhile, and writes that were not fsynced may be lost.
 `node` is the node id, the upper part of the message ids. The first process that opens the data path
 chooses it at random.
 
-`removed below` is above every sequence number of the deleted topics. A topic that is created again
-starts there or later, so that no sequence number is used twice.
+`reserved below` is above every sequence number that a topic may have used. A topic reserves numbers
+before it uses them, and the line is raised by many numbers at a time, so that it is rarely written.
+After a power loss all topics continue at this number; a new topic starts at this number or later,
+because a deleted topic of the same name may have used lower ones. So no number is used twice,
+whatever the clock says.
 """
 
 import contextlib
@@ -53,7 +56,6 @@ from penstock.storage.layout import (
     removed_name,
 )
 from penstock.storage.retention import LogSettings
-from penstock.storage.topic_log import TopicLog
 from penstock.storage.topic_storage import (
     LastShutdown,
     TopicStore,
@@ -78,10 +80,15 @@ FORMAT_VERSION = 2
 
 _TEXT = re.compile(
     r"penstock data path\nformat (\d+)\n"
-    r"(?:boot (\S*)\n(open|closed)\n)?(?:node (\d+)\n)?(?:removed below (\d+)\n)?.*",
+    r"(?:boot (\S*)\n(open|closed)\n)?(?:node (\d+)\n)?"
+    r"(?:re(?:moved|served) below (\d+)\n)?.*",
     re.DOTALL,
 )
 _SIZE_MAX = 4096
+
+# Sequence numbers that are reserved in addition when `reserved below` is raised. The 54 bits of a
+# sequence number suffice for four million times.
+_RESERVED_SEQS = 1 << 32
 
 
 class FormatFile(NamedTuple):
@@ -90,7 +97,7 @@ class FormatFile(NamedTuple):
     boot_id: str
     is_open: bool
     node_id: int | None = None
-    removed_below: int = 0
+    reserved_below: int = 0
 
     def last_shutdown(self, boot_id: str) -> LastShutdown:
         """How the last run ended. `boot_id` is the current one."""
@@ -131,8 +138,8 @@ def write_format_file(files: Files, folder: str, format_file: FormatFile) -> Non
     text = f"penstock data path\nformat {FORMAT_VERSION}\nboot {format_file.boot_id}\n{state}\n"
     if format_file.node_id is not None:
         text += f"node {format_file.node_id}\n"
-    if format_file.removed_below:
-        text += f"removed below {format_file.removed_below}\n"
+    if format_file.reserved_below:
+        text += f"reserved below {format_file.reserved_below}\n"
     with contextlib.suppress(FileNotFoundError):
         files.remove(path + NEW_SUFFIX)
     with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:
@@ -159,22 +166,17 @@ class DataPath:
         files: Files,
         remover: Remover,
         lock: Lock,
-        format_file: FormatFile | None,
+        format_file: FormatFile,
     ) -> None:
-        boot_id = files.boot_id()
-        recorded = format_file or FormatFile(boot_id, is_open=False)
+        """`format_file` is the one that the last run left."""
         self.path = path
-        self.node_id = (
-            choose_node_id(files.random_bytes) if recorded.node_id is None else recorded.node_id
-        )
-        """The node id that the format file has; `change_node_id` stores another one."""
         self._settings = settings
         self._files = files
         self._lock = lock
-        self._last_shutdown = recorded.last_shutdown(boot_id)
-        self._boot_id = boot_id if self._last_shutdown is LastShutdown.CLEAN else recorded.boot_id
-        """The boot ID for the format file: that of a run that did not end cleanly, until all its
-        topics are recovered."""
+        if format_file.node_id is None:
+            format_file = format_file._replace(node_id=choose_node_id(files.random_bytes))
+        self._format_file = format_file
+        self._last_shutdown = format_file.last_shutdown(files.boot_id())
         self._topics_path = f"{path}/{TOPICS_NAME}"
         self._remover = remover
         self._removal_number = 0  # of the topic folder that was last renamed for removal
@@ -184,8 +186,8 @@ class DataPath:
         """Topics that have not been opened since a run that did not end cleanly. Until all are
         opened, the format file continues to record how that run ended."""
         self._stores: dict[str, TopicStore] = {}
-        self._removed_below = recorded.removed_below
-        """Above every sequence number of the deleted topics. A new topic starts here or later."""
+        self._unused_seq = format_file.reserved_below
+        """Above the sequence numbers that earlier runs and deleted topics may have used."""
 
     @classmethod
     def open(
@@ -203,7 +205,7 @@ class DataPath:
         remover = remover or ImmediateRemover(files)
         lock = lock_data_path(path, files)
         try:
-            format_file = verify_data_path(path, files)
+            format_file = verify_data_path(path, files) or FormatFile("", is_open=False)
             data_path = cls(path, settings, files, remover, lock, format_file)
             data_path._prepare()
         except BaseException:
@@ -211,14 +213,20 @@ class DataPath:
             raise
         return data_path
 
+    @property
+    def node_id(self) -> int:
+        """The node id that the format file has; `change_node_id` stores another one."""
+        assert self._format_file.node_id is not None
+        return self._format_file.node_id
+
     def topics(self) -> list[str]:
         """Names of the topics, sorted."""
         return sorted(self._topics)
 
     def open_topic(self, name: str, *, wall_ns: int) -> tuple[TopicStore, list[Issue]]:
         """Open a topic, creating it if necessary; also return the issues that were repaired. The
-        first message of a new topic gets the number `wall_ns // 1000`, or a higher one if a deleted
-        topic has used it.
+        first message of a new topic gets the number `wall_ns // 1000`, or a higher one if that may
+        have been used.
 
         Raises StorageError.
         """
@@ -232,7 +240,7 @@ class DataPath:
         self._set_recovered(name)
         return store, issues
 
-    def remove_topic(self, name: str, *, wall_ns: int) -> None:
+    def remove_topic(self, name: str) -> None:
         """Delete a topic and all its messages; it may be open. Raises StorageError."""
         store = self._stores.pop(name, None)
         if store is not None:
@@ -240,10 +248,10 @@ class DataPath:
         folder = self._folder(name)
         removed = removed_name(folder, self._removal_number + 1)
         try:
-            if store is not None:
-                self._record_used_seqs(store.log, wall_ns)
             self._files.rename(folder, removed)
             # The topic is now deleted; the remover or the next start removes its files.
+            if store is not None:
+                self._unused_seq = max(self._unused_seq, store.log.next_seq)
             self._removal_number += 1
             self._topics.discard(name)
             self._files.sync_folder(self._topics_path)
@@ -255,12 +263,10 @@ class DataPath:
     def change_node_id(self, used: Collection[int]) -> None:
         """Choose another node id at random, not one of `used`, and store it. At least one must be
         free. Raises StorageError; then the node id is unchanged."""
-        old = self.node_id
-        self.node_id = choose_node_id(self._files.random_bytes, used)
+        node_id = choose_node_id(self._files.random_bytes, used)
         try:
-            self._write_format_file(is_open=True)
+            self._write_format_file(self._format_file._replace(node_id=node_id))
         except OSError as error:
-            self.node_id = old
             raise storage_error("write the node id to", self.path, error) from error
 
     def close(self) -> None:
@@ -274,7 +280,7 @@ class DataPath:
             if not self._unrecovered and all(
                 store.is_fully_synced for store in self._stores.values()
             ):
-                self._write_format_file(is_open=False)
+                self._close_format_file()
         except OSError as error:
             raise storage_error("close", self.path, error) from error
         finally:
@@ -284,7 +290,7 @@ class DataPath:
     def _prepare(self) -> None:
         try:
             if self._last_shutdown is LastShutdown.CLEAN:
-                self._write_format_file(is_open=True)
+                self._open_format_file()
             if TOPICS_NAME not in self._files.list_names(self.path):
                 self._files.make_folder(self._topics_path)
                 self._files.sync_folder(self.path)
@@ -299,7 +305,7 @@ class DataPath:
         if self._last_shutdown is not LastShutdown.CLEAN:
             self._unrecovered = set(self._topics)
             with contextlib.suppress(OSError):  # As in `_finish_recovery`, which writes it later.
-                self._write_format_file(is_open=True)  # Stores a new node id.
+                self._write_format_file(self._format_file)  # Stores a new node id.
             self._finish_recovery()
 
     def _set_recovered(self, name: str) -> None:
@@ -310,28 +316,36 @@ class DataPath:
     def _finish_recovery(self) -> None:
         """When every topic has been recovered, record the current run in the format file."""
         if not self._unrecovered:
-            self._boot_id = self._files.boot_id()
             # Errors are ignored: an old format file only makes the next start more careful.
             with contextlib.suppress(OSError):
-                self._write_format_file(is_open=True)
+                self._open_format_file()
 
-    def _record_used_seqs(self, removed: TopicLog, wall_ns: int) -> None:
-        """Record in the format file which sequence numbers a deleted topic has used. Raises
-        OSError."""
-        self._removed_below = max(self._removed_below, removed.next_seq)
-        if self._unrecovered:
+    def _reserve_seqs(self, end: int) -> None:
+        """Record that all numbers below `end` may be used. Raises OSError."""
+        reserved = self._format_file.reserved_below
+        if end <= reserved - _RESERVED_SEQS // 2:
             return
         try:
-            self._write_format_file(is_open=True)
+            raised = self._format_file._replace(reserved_below=end + _RESERVED_SEQS)
+            self._write_format_file(raised)
         except OSError:
-            # Ignore the error if possible, because deleting a topic frees space on a full disk: a
-            # topic that is created later starts at the clock's time, above the deleted numbers.
-            if removed.next_seq > initial_seq(wall_ns):
+            # The next topic that needs numbers tries again, until none is left.
+            if end > reserved:
                 raise
 
-    def _write_format_file(self, *, is_open: bool) -> None:
-        format_file = FormatFile(self._boot_id, is_open, self.node_id, self._removed_below)
+    def _open_format_file(self) -> None:
+        opened = self._format_file._replace(boot_id=self._files.boot_id(), is_open=True)
+        if opened.reserved_below == self._unused_seq > 0:
+            # For the topics that this run creates.
+            opened = opened._replace(reserved_below=self._unused_seq + _RESERVED_SEQS)
+        self._write_format_file(opened)
+
+    def _close_format_file(self) -> None:
+        self._write_format_file(self._format_file._replace(is_open=False))
+
+    def _write_format_file(self, format_file: FormatFile) -> None:
         write_format_file(self._files, self.path, format_file)
+        self._format_file = format_file
 
     def _folder(self, name: str) -> str:
         return f"{self._topics_path}/{names.file_name(name)}"
@@ -339,17 +353,19 @@ class DataPath:
     def _load_or_create(
         self, name: str, folder: str, wall_ns: int
     ) -> tuple[TopicStore, list[Issue]]:
-        # The clock may have been set back, or a deleted topic may have used later numbers.
-        new_seq = max(initial_seq(wall_ns), self._removed_below)
+        unused_seq = max(initial_seq(wall_ns), self._unused_seq)
         if name in self._topics:
-            return load_store(self._pool, folder, self._settings, new_seq, self._last_shutdown)
+            return load_store(
+                self._pool,
+                folder,
+                self._settings,
+                unused_seq,
+                self._reserve_seqs,
+                self._last_shutdown,
+            )
         self._files.make_folder(folder)
         self._topics.add(name)
-        store = create_store(self._pool, folder, self._settings, new_seq)
-        if new_seq > initial_seq(wall_ns):
-            # If a power loss removed the topic, a new one of this name would start at the same
-            # number.
-            store.cursors.sync()
+        store = create_store(self._pool, folder, self._settings, unused_seq, self._reserve_seqs)
         return store, []
 
 

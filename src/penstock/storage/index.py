@@ -127,7 +127,7 @@ class SparseIndex:
         return index
 
     def _position(self, entry: int) -> int:
-        return self._positions[entry] if entry >= 0 else 0
+        return self._positions[max(entry, 0)] if self._positions else 0
 
 
 class DeferredBatch(NamedTuple):

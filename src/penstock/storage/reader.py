@@ -10,6 +10,7 @@ in the log when the reader was created, or that damage causes.
 """
 
 from penstock.common.errors import CorruptBatchError, LogClosedError, StorageError
+from penstock.storage.attributes import decode_attributes, encode_attributes
 from penstock.storage.batch import (
     HEADER_BYTES,
     StoredBatch,
@@ -31,8 +32,11 @@ class TrimmedError(StorageError):
 class ReadJob:
     """One read of a file: the complete batches in about `max_bytes`, at least one."""
 
-    def __init__(self, file: File, path: str, position: int, end: int, max_bytes: int) -> None:
+    def __init__(
+        self, file: File, path: str, position: int, end: int, max_bytes: int, seed: int
+    ) -> None:
         self.position = position
+        self._seed = seed
         self._file = file
         self._path = path
         self._end = end
@@ -43,8 +47,8 @@ class ReadJob:
         StorageError."""
         found: list[StoredBatch] = []
         try:
-            piece = read_piece(self._file, self.position, self._end, self._max_bytes)
-            found.extend(complete_batches(piece, self.position))
+            piece = read_piece(self._file, self.position, self._end, self._max_bytes, self._seed)
+            found.extend(complete_batches(piece, self.position, self._seed))
         except CorruptBatchError:
             return found
         except OSError as error:
@@ -87,7 +91,12 @@ class LogReader:
             if segment is not None and self._position < segment.end:
                 assert self._file is not None
                 return ReadJob(
-                    self._file, segment.handle.path, self._position, segment.end, max_bytes
+                    self._file,
+                    segment.handle.path,
+                    self._position,
+                    segment.end,
+                    max_bytes,
+                    segment.seed,
                 )
             if not self._enter_next_segment():
                 break
@@ -156,8 +165,15 @@ def _clip(found: StoredBatch, first: int, end: int) -> StoredBatch:
     count = min(end, batch.next_seq) - batch.first_seq - skipped
     if count == batch.message_count:
         return found
-    frames = b"".join(split_frames(batch, found.frames)[skipped : skipped + count])
+    kept = slice(skipped, skipped + count)
+    frames = b"".join(split_frames(batch, found.frames)[kept])
+    attributes = found.attributes
+    if attributes:
+        attributes = encode_attributes(decode_attributes(attributes, batch.message_count)[kept])
     part = batch._replace(
-        first_seq=batch.first_seq + skipped, message_count=count, frames_size=len(frames)
+        first_seq=batch.first_seq + skipped,
+        message_count=count,
+        frames_size=len(frames),
+        attributes_size=len(attributes),
     )
-    return StoredBatch(part, frames)
+    return StoredBatch(part, frames, attributes)

@@ -1,7 +1,8 @@
 """One file of a log: a sequence of batches whose sequence numbers have no gaps.
 
-A segment grows only at its end. `end` is the end of the valid batches: bytes beyond it were left by
-a failed write and are never read. `synced_end` is the end of the part that an fsync has covered.
+A segment begins with a header, which is written with the first batch, and grows only at its end.
+`end` is the end of the valid batches: bytes beyond it were left by a failed write and are never
+read. `synced_end` is the end of the part that an fsync has covered.
 
 The index file beside the segment is a cache of its index, timestamps and next sequence number. It
 covers only synced batches. An append does not change it: it then covers a part of the segment.
@@ -11,14 +12,20 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.common.errors import CorruptBatchError
+from penstock.common.errors import CorruptBatchError, StorageError
 from penstock.storage.batch import (
     HEADER_BYTES,
+    MAGIC,
+    SCAN_BYTES,
+    SEGMENT_HEADER_BYTES,
     BadBytes,
     BatchHeader,
     StoredBatch,
+    checksum_seed,
     complete_batches,
     encode_batch,
+    encode_segment_header,
+    maybe_segment_header,
     read_piece,
     scan_batches,
     split_frames,
@@ -80,7 +87,7 @@ class SegmentInfo(NamedTuple):
 class Segment:
     """A segment of a log. One thread owns it."""
 
-    def __init__(self, pool: FilePool, folder: str, first_seq: int) -> None:
+    def __init__(self, pool: FilePool, folder: str, first_seq: int, log_id: bytes) -> None:
         self.first_seq = first_seq
         self.next_seq = first_seq
         self.end = 0
@@ -95,6 +102,10 @@ class Segment:
         self.damage: list[Issue] = []
         """Damage found while reading. The caller that reports it clears the list."""
         self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
+        self.has_header = True
+        """Whether it has the format that appends write: segments of format 1 have no header."""
+        self.log_id = log_id
+        self.seed = checksum_seed(log_id)
         self._files: Files = pool.files
         self._remover = pool.remover
         self._index_path = f"{folder}/{index_name(first_seq)}"
@@ -126,17 +137,36 @@ class Segment:
         )
 
     @property
+    def is_empty(self) -> bool:
+        return self.next_seq == self.first_seq
+
+    @property
     def is_synced(self) -> bool:
         return self.synced_end >= self.end
 
     # Writing
 
-    def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> int:
+    def append(
+        self,
+        frames: bytes,
+        count: int,
+        timestamp_ns: int,
+        due_ns: int,
+        epoch: int = 0,
+        attributes: bytes = b"",
+    ) -> int:
         """Append one batch with one write and return the new `next_seq`. If the write fails,
         raises OSError, and nothing was added."""
-        position, first_seq = self.end, self.next_seq
-        parts = encode_batch(frames, count, first_seq, position, timestamp_ns, due_ns)
+        position, first_seq, seed = self.end, self.next_seq, self.seed
+        parts = encode_batch(
+            frames, count, first_seq, epoch, timestamp_ns, due_ns, seed, attributes
+        )
         size = HEADER_BYTES + len(frames)
+        if attributes:
+            size = sum(map(len, parts))
+        if not position:
+            parts = encode_segment_header(self.log_id, first_seq), *parts
+            size += SEGMENT_HEADER_BYTES
         end = position + size
         file = self.handle.file or self.handle.open()
         if end > self._preallocated_end:
@@ -153,6 +183,7 @@ class Segment:
             self.truncate_to_end()
             raise
         if position >= self._next_index_position:
+            position = position or SEGMENT_HEADER_BYTES
             self._index_batch(self.index, position, first_seq, timestamp_ns)
         if timestamp_ns > self.last_timestamp_ns:  # noqa: PLR1730 (saves a call of max() per batch)
             self.last_timestamp_ns = timestamp_ns
@@ -186,13 +217,14 @@ class Segment:
         Raises CorruptBatchError if they cannot be read back.
         """
         file = self.handle.open()
-        for found in scan_batches(file, self.synced_end, end):
+        for found in scan_batches(file, self.synced_end, end, self.seed):
             if isinstance(found, BadBytes):
                 raise CorruptBatchError(
                     f"{self.handle.path}: unsynced data is damaged at byte {found.position}"
                 )
-            header = file.read(found.header.position, HEADER_BYTES)
-            write_all(file, [header, found.frames], found.header.position)
+        for position in range(self.synced_end, end, SCAN_BYTES):
+            piece = file.read(position, min(SCAN_BYTES, end - position))
+            write_all(file, [piece], position)
 
     def finalize(self) -> None:
         """Free preallocated space and write the index file."""
@@ -236,7 +268,7 @@ class Segment:
         start = self._read_positions.pop(seq, -1)
         if start < 0:
             start = self.index.position_of_seq(seq)
-        for batch, raw in self.batches(start, max_bytes):
+        for batch, raw, _ in self.batches(start, max_bytes):
             if batch.next_seq <= seq:
                 continue
             frames = split_frames(batch, raw)
@@ -252,7 +284,7 @@ class Segment:
         """First message of the first batch stored at or after this time; `next_seq` if there is
         none."""
         start = self.index.position_of_time(timestamp_ns)
-        for batch, _ in self.batches(start, INDEX_SPACING_BYTES):
+        for batch, _, _ in self.batches(start, INDEX_SPACING_BYTES):
             if batch.timestamp_ns >= timestamp_ns:
                 return batch.first_seq
         return self.next_seq
@@ -263,8 +295,8 @@ class Segment:
         while position < self.end:
             try:
                 file = self.handle.file or self.handle.open()
-                piece = read_piece(file, position, self.end, read_bytes)
-                for found in complete_batches(piece, position):
+                piece = read_piece(file, position, self.end, read_bytes, self.seed)
+                for found in complete_batches(piece, position, self.seed):
                     yield found
                     position = found.header.end
             except CorruptBatchError:
@@ -303,6 +335,22 @@ class Segment:
 
     # Loading
 
+    def read_header(self) -> bool:
+        """Read the header of an existing segment; False if the file is damaged there. Raises
+        StorageError if the segment is not the one that its name and its folder say."""
+        data = self.handle.open().read(0, SEGMENT_HEADER_BYTES)
+        header = maybe_segment_header(data)
+        if header is None:
+            self.has_header = False
+            return data.startswith(MAGIC)
+        if header != (self.log_id, self.first_seq):
+            raise StorageError(
+                f"{self.handle.path} is segment {header.first_seq} of log {header.log_id.hex()}, "
+                f"not segment {self.first_seq} of log {self.log_id.hex()}"
+            )
+        self.end = SEGMENT_HEADER_BYTES
+        return True
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the state from the index file, which covers only synced batches."""
         self.end = self.synced_end = self.indexed_end = checkpoint.end
@@ -329,7 +377,7 @@ class Segment:
         """Add a batch to the sparse index if an entry is due."""
         if position >= index.next_position:
             index.add(position, first_seq, self.last_timestamp_ns)
-        if position == 0:
+        if first_seq == self.first_seq:
             self.first_timestamp_ns = timestamp_ns
         self._next_index_position = index.next_position
 
@@ -344,7 +392,7 @@ class Segment:
 
     def _skip_damage(self, position: int) -> int:
         """Position of the next batch after the damage at `position`."""
-        for found in scan_batches(self.handle.open(), position, self.end):
+        for found in scan_batches(self.handle.open(), position, self.end, self.seed):
             if isinstance(found, StoredBatch):
                 return found.header.position
             self._record_damage(found)
@@ -369,7 +417,8 @@ class Segment:
     def _scan_deferred(self, found: DeferredIndex) -> Iterator[list[DeferredBatch]]:
         """Read the segment in pieces to fill `found`; yields an empty list after each piece."""
         piece_end = _SCAN_DEFERRED_BYTES
-        for batch, _ in self.batches(0, _SCAN_DEFERRED_BYTES):
+        start = self.index.position_of_seq(self.first_seq)
+        for batch, _, _ in self.batches(start, _SCAN_DEFERRED_BYTES):
             if batch.due_ns:
                 found.add(DeferredBatch(batch.first_seq, batch.next_seq, batch.due_ns))
             if batch.end >= piece_end:
@@ -393,7 +442,7 @@ class Segment:
     def _rebuild_index(self) -> SparseIndex:
         index = SparseIndex()
         latest_ns = 0
-        for found in scan_batches(self.handle.open(), 0, self.end):
+        for found in scan_batches(self.handle.open(), 0, self.end, self.seed):
             if isinstance(found, StoredBatch):
                 batch = found.header
                 if batch.position >= index.next_position:

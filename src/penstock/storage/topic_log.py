@@ -2,7 +2,8 @@
 
 `next_seq` is the sequence number of the next message. A range `[first, end)` does not include
 `end`. Sequence numbers never repeat. Within a segment they have no gaps. Between segments there is
-a gap if a segment was trimmed or damaged, or if numbers were skipped after a power loss.
+a gap if a segment was trimmed or damaged, or if numbers were skipped after a power loss. Before the
+log uses numbers, it reserves them durably, so that they are not used again after a power loss.
 
 When `append` returns, the messages survive the end of this process. Messages below `synced_seq`
 survive a power loss, too.
@@ -28,13 +29,19 @@ from penstock.storage.layout import Issue
 from penstock.storage.retention import LogSettings, Retention
 from penstock.storage.segment import Run, Segment, SegmentInfo
 
-__all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "TopicLog"]
+__all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "ReserveSeqs", "TopicLog"]
+
+ReserveSeqs = Callable[[int], None]
+"""Records durably that all sequence numbers below the given one may be used. Raises OSError."""
 
 # Default size of a read: large enough that reading costs little compared with splitting the frames.
 READ_BYTES = 256 * 1024
 
 # Maximum synced bytes that have to be scanned after a crash.
 CHECKPOINT_SPACING_BYTES = 16 * 1024 * 1024
+
+# The smallest frame: the four bytes of its size.
+_FRAME_BYTES_MIN = 4
 
 # Written by `probe`: one block of any common file system.
 _PROBE = bytes(4096)
@@ -51,8 +58,14 @@ class TopicLog:
         log_id: bytes,
         segments: list[Segment],
         next_seq: int,
+        reserve_seqs: ReserveSeqs,
     ) -> None:
-        """Create a log from loaded segments. `next_seq` is the number of the next message."""
+        """Create a log from loaded segments. `next_seq` is the number of the next message.
+        `reserve_seqs` is called before numbers are used."""
+        self.epoch = 0
+        """Stored with every batch. Only replication uses another one than 0."""
+        self._log_id_bytes = log_id
+        self._reserve_seqs = reserve_seqs
         self.log_id = log_id.hex()
         """Identifies the log among all logs of all nodes; 32 hex digits. A topic that is deleted
         and created again has a log with another id."""
@@ -67,8 +80,9 @@ class TopicLog:
         self._retention = settings.retention
         self._roll_at = self._roll_size()
         self._segments = segments
-        is_dense = bool(segments) and segments[-1].next_seq == next_seq
-        self._active = segments[-1] if is_dense else None
+        last = segments[-1] if segments else None
+        can_grow = last is not None and last.has_header and last.next_seq == next_seq
+        self._active = last if can_grow else None
         """The segment for appends, always the last one; None if the next append starts a new
         segment."""
         self._writable: Segment | None = None
@@ -129,12 +143,15 @@ class TopicLog:
 
     # Messages
 
-    def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> int:
+    def append(
+        self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0, attributes: bytes = b""
+    ) -> int:
         """Store one batch with one write and return the size of the frames in bytes. If it raises
         StorageError, nothing was stored.
 
         A frame is opaque except for its first four bytes, the big-endian number of bytes that
         follow. `due_ns` is the wall time before which none of the messages may be delivered.
+        `attributes` are those of the messages (`penstock.storage.attributes`).
         """
         joined = b"".join(frames)
         size = len(joined)
@@ -142,7 +159,9 @@ class TopicLog:
         try:
             if segment is None or segment.end + size > self._roll_at:
                 segment = self._make_writable(size)
-            self.next_seq = segment.append(joined, len(frames), timestamp_ns, due_ns)
+            self.next_seq = segment.append(
+                joined, len(frames), timestamp_ns, due_ns, self.epoch, attributes
+            )
         except OSError as error:
             raise self._record_write_error(error) from error
         return size
@@ -376,6 +395,9 @@ class TopicLog:
         Raises StorageError or OSError."""
         if self._is_closed or self._sync_error is not None:
             raise self._not_writable_error()
+        # All numbers of a segment are reserved at once, so that an append need not check it.
+        messages_max = (self._settings.max_bytes_per_file + size) // _FRAME_BYTES_MIN
+        self._reserve_seqs(self.next_seq + messages_max)
         self._writable = segment = self._segment_with_room(size)
         self._write_error = None  # The next write sets it again if it fails.
         return segment
@@ -385,12 +407,16 @@ class TopicLog:
         active = self._active
         if active is not None and active.is_broken:
             active.truncate_to_end()
-        if active is None or active.is_broken or (active.end and active.end + size > self._roll_at):
+        if (
+            active is None
+            or active.is_broken
+            or (not active.is_empty and active.end + size > self._roll_at)
+        ):
             active = self._roll()
         return active
 
     def _roll(self) -> Segment:
-        segment = Segment(self._pool, self._folder, self.next_seq)
+        segment = Segment(self._pool, self._folder, self.next_seq, self._log_id_bytes)
         segment.handle.create()
         self._new_file_count += 1
         full, self._active = self._active, segment
@@ -423,7 +449,7 @@ class TopicLog:
         active = self._active
         return (
             active is not None
-            and active.end > 0
+            and not active.is_empty
             and self._retention.is_segment_complete(active.first_timestamp_ns, wall_ns)
         )
 

@@ -2,7 +2,9 @@
 
 Sequence numbers must not be used twice, and a channel must not wait for a message that is not
 stored. Therefore, when a topic is loaded, its next number is above all that the log or the cursors
-mention, and gaps in the log are marked as finished for every channel.
+mention, and gaps in the log are marked as finished for every channel. After a power loss, messages
+that were delivered may be lost without a trace: the next number is then one that was never
+reserved.
 
 Recovery of the segments:
 
@@ -18,7 +20,7 @@ An interrupted recovery is repeated at the next start. Every repair is returned 
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from enum import Enum, auto
 from itertools import zip_longest
@@ -26,7 +28,15 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from penstock.common.errors import StorageError
-from penstock.storage.batch import BadBytes, BatchHeader, ScanBuffer, scan_batches
+from penstock.storage.batch import (
+    SEGMENT_HEADER_BYTES,
+    BadBytes,
+    BatchHeader,
+    ScanBuffer,
+    checksum_seed,
+    maybe_segment_header,
+    scan_batches,
+)
 from penstock.storage.cursors import Cursors
 from penstock.storage.files import FilePool, Files, append_and_sync
 from penstock.storage.fsync import FsyncTarget, fsync_in_parallel
@@ -42,7 +52,7 @@ from penstock.storage.layout import (
 )
 from penstock.storage.retention import LogSettings
 from penstock.storage.segment import Segment, read_checkpoint
-from penstock.storage.topic_log import TopicLog
+from penstock.storage.topic_log import ReserveSeqs, TopicLog
 
 __all__ = [
     "SKIPPED_SEQS",
@@ -54,10 +64,11 @@ __all__ = [
     "initial_seq",
     "load_segments",
     "load_store",
+    "maybe_log_id",
 ]
 
-# Sequence numbers skipped after a power loss: more messages than nsqd can store between two fsyncs
-# (twelve minutes at 1.5 million per second). The 54 bits suffice for 10 million such skips.
+# Sequence numbers skipped after a power loss in a topic of format 1, which did not reserve its
+# numbers: more messages than nsqd can store between two fsyncs.
 SKIPPED_SEQS = 1 << 30
 
 
@@ -140,48 +151,58 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
     fsync_in_parallel([part for part in parts if part.needs_sync])
 
 
-def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: int) -> TopicStore:
+def create_store(
+    pool: FilePool, folder: str, settings: LogSettings, next_seq: int, reserve_seqs: ReserveSeqs
+) -> TopicStore:
     """Create a topic in an empty folder. Its first message gets the number `next_seq`."""
     cursors = Cursors(pool, folder)
     log_id = pool.files.random_bytes(LOG_ID_BYTES)
     cursors.create_journal(next_seq, log_id)
-    return TopicStore(TopicLog(pool, folder, settings, log_id, [], next_seq), cursors)
+    log = TopicLog(pool, folder, settings, log_id, [], next_seq, reserve_seqs)
+    return TopicStore(log, cursors)
 
 
 def load_store(
-    pool: FilePool, folder: str, settings: LogSettings, new_seq: int, last_shutdown: LastShutdown
+    pool: FilePool,
+    folder: str,
+    settings: LogSettings,
+    unused_seq: int,
+    reserve_seqs: ReserveSeqs,
+    last_shutdown: LastShutdown,
 ) -> tuple[TopicStore, list[Issue]]:
     """Load a topic; also return the issues that were repaired. Raises OSError or StorageError.
-    `new_seq` is the first sequence number of a new topic.
 
-    After a power loss, messages that were delivered may be lost. Their sequence numbers are not
-    used again, because a consumer may have stored them: the next message gets a number far above
-    every known one, even if the clock was set back. This number is fsynced before it is used, so
-    that after a second power loss the numbers start even higher.
+    All numbers from `unused_seq` on have never been reserved. After a power loss the next message
+    gets this number: messages that were delivered may be lost, and consumers may have stored their
+    numbers.
     """
     lost_power = last_shutdown is LastShutdown.POWER_LOSS
-    loaded = load_segments(pool, folder)
     cursors = Cursors(pool, folder)
     journal_issues = cursors.load(is_synced=last_shutdown is LastShutdown.CLEAN)
+    known_id = cursors.log_id or maybe_log_id(pool.files, folder)
+    log_id = known_id or pool.files.random_bytes(LOG_ID_BYTES)
+    loaded = load_segments(pool, folder, log_id)
     issues = loaded.issues + journal_issues
-    log_id = cursors.log_id or pool.files.random_bytes(LOG_ID_BYTES)
     if not cursors.has_journal:
         issues += _create_missing_journal(
-            folder, cursors, log_id, loaded, new_seq, lost_power=lost_power
+            folder, cursors, log_id, loaded, unused_seq, lost_power=lost_power
         )
     elif cursors.log_id is None:
         # The journal is of format 1. Readers may store the id, so it must survive a power loss.
         cursors.set_log_id(log_id)
         cursors.sync()
     next_seq = max(loaded.next_seq, cursors.next_unused_seq)
+    if known_id is None:
+        reserve_seqs(next_seq)  # Format 1 did not.
     if lost_power or loaded.is_tail_lost:
-        issues += _skip_seqs(folder, cursors, next_seq, new_seq)
-        next_seq = cursors.next_unused_seq
+        end = max(unused_seq, next_seq if known_id else next_seq + SKIPPED_SEQS)
+        issues += _skip_seqs(folder, cursors, next_seq, end)
+        next_seq = end
     stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
     if next_seq > max(stored_end, cursors.next_unused_seq):
         # Recovery removed an empty segment whose name was the only record of these numbers.
         cursors.reserve_below(next_seq)
-    log = TopicLog(pool, folder, settings, log_id, loaded.segments, next_seq)
+    log = TopicLog(pool, folder, settings, log_id, loaded.segments, next_seq, reserve_seqs)
     if not cursors.progress and any(issue.is_damage for issue in journal_issues):
         # The channels are lost and will be created again: let them get all messages.
         cursors.set_pause_point(log.first_seq)
@@ -196,36 +217,47 @@ def _create_missing_journal(
     cursors: Cursors,
     log_id: bytes,
     loaded: LoadedSegments,
-    new_seq: int,
+    unused_seq: int,
     *,
     lost_power: bool,
 ) -> list[Issue]:
     """If there are no segments, the topic was just being created. Otherwise the journal was
     lost."""
     if not loaded.segments:
-        # After a power loss, `_skip_seqs` is next.
-        cursors.create_journal(max(loaded.next_seq, new_seq), log_id)
+        cursors.create_journal(max(loaded.next_seq, unused_seq), log_id)
         return []
     cursors.create_journal(loaded.segments[0].first_seq, log_id)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
     return [Issue(folder, problem, is_damage=not lost_power)]
 
 
-def _skip_seqs(folder: str, cursors: Cursors, first: int, new_seq: int) -> list[Issue]:
-    end = max(first + SKIPPED_SEQS, new_seq)
+def _skip_seqs(folder: str, cursors: Cursors, first: int, end: int) -> list[Issue]:
+    if end == first:
+        return []
     cursors.reserve_below(end)
-    cursors.sync()
     problem = "sequence numbers are skipped because their messages may have been lost"
     return [Issue(folder, problem, is_damage=False, first_seq=first, end_seq=end)]
 
 
+def maybe_log_id(files: Files, folder: str) -> bytes | None:
+    """The id of the log according to the headers of its segments; None if all are of format 1 or
+    damaged."""
+    for name in files.list_names(folder):
+        if maybe_segment_seq(name) is not None:
+            with closing(files.open(f"{folder}/{name}", "read")) as file:
+                header = maybe_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
+            if header is not None:
+                return header.log_id
+    return None
+
+
 def initial_seq(wall_ns: int) -> int:
-    """First sequence number of a topic created at this time: microseconds, so that a topic that
-    is created again uses new numbers."""
+    """First sequence number of a topic created at this time, in microseconds, if it was never
+    reserved. So the ids of messages of different topics and nodes usually differ."""
     return wall_ns // 1000
 
 
-def load_segments(pool: FilePool, folder: str) -> LoadedSegments:
+def load_segments(pool: FilePool, folder: str, log_id: bytes) -> LoadedSegments:
     """Load and repair the segments in a topic's folder. Raises OSError."""
     seqs = _remove_unfinished_files(pool.files, folder)
     segments: list[Segment] = []
@@ -233,7 +265,7 @@ def load_segments(pool: FilePool, folder: str) -> LoadedSegments:
     next_seq = 0
     is_tail_lost = False
     for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
-        recovery = _SegmentRecovery(pool, folder, first_seq, limit_seq)
+        recovery = _SegmentRecovery(pool, folder, first_seq, limit_seq, log_id)
         recovery.run()
         segments += _remove_empty([recovery.segment, *recovery.split_off])
         issues += recovery.issues
@@ -256,16 +288,20 @@ def _remove_unfinished_files(files: Files, folder: str) -> list[int]:
 
 def _remove_empty(segments: list[Segment]) -> list[Segment]:
     for segment in segments:
-        if segment.end == 0:
+        if segment.is_empty:
             segment.remove()
-    return [segment for segment in segments if segment.end]
+    return [segment for segment in segments if not segment.is_empty]
 
 
 class _SegmentRecovery:
     """Loads one segment, and splits it if it is damaged."""
 
-    def __init__(self, pool: FilePool, folder: str, first_seq: int, limit_seq: int | None) -> None:
-        self.segment = Segment(pool, folder, first_seq)
+    def __init__(
+        self, pool: FilePool, folder: str, first_seq: int, limit_seq: int | None, log_id: bytes
+    ) -> None:
+        self.segment = Segment(pool, folder, first_seq, log_id)
+        self._log_id = log_id
+        self._seed = checksum_seed(log_id)
         self.split_off: list[Segment] = []
         self.issues: list[Issue] = []
         self.next_seq = first_seq
@@ -280,7 +316,7 @@ class _SegmentRecovery:
         segment = self.segment
         checkpoint = read_checkpoint(self._pool.files, self._folder, segment.first_seq)
         size = segment.handle.open().size()
-        if checkpoint is not None and checkpoint.end <= size:
+        if segment.read_header() and checkpoint is not None and checkpoint.end <= size:
             segment.restore(checkpoint)
             self.next_seq = segment.next_seq
         if segment.end < size:
@@ -292,7 +328,7 @@ class _SegmentRecovery:
     def _classify_batches(self, size: int) -> None:
         """Find the batches that stay, the batches that must move to a new segment, and bad
         bytes."""
-        for found in scan_batches(self.segment.handle.open(), self.segment.end, size):
+        for found in scan_batches(self.segment.handle.open(), self.segment.end, size, self._seed):
             if isinstance(found, BadBytes):
                 self._reject(found)
             elif found.header.first_seq < self.next_seq:
@@ -347,14 +383,21 @@ class _SegmentRecovery:
         self._pool.files.sync_folder(self._folder)
 
     def _split_off(self, batches: list[BatchHeader]) -> Segment:
-        segment = Segment(self._pool, self._folder, batches[0].first_seq)
+        segment = Segment(self._pool, self._folder, batches[0].first_seq, self._log_id)
         path = segment.handle.path
         segment.handle.path = path + NEW_SUFFIX
         segment.handle.create()
-        buffer = ScanBuffer(self.segment.handle.open(), batches[-1].end)
+        buffer = ScanBuffer(self.segment.handle.open(), batches[-1].end, self._seed)
         for batch in batches:
-            frames = buffer.read_frames(batch)
-            segment.append(frames, batch.message_count, batch.timestamp_ns, batch.due_ns)
+            _, frames, attributes = buffer.read_batch(batch)
+            segment.append(
+                frames,
+                batch.message_count,
+                batch.timestamp_ns,
+                batch.due_ns,
+                batch.epoch,
+                attributes,
+            )
         segment.handle.open().sync()
         segment.synced_end = segment.end
         self._pool.files.rename(segment.handle.path, path)
