@@ -18,10 +18,10 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
-
 # Repetitions of each fault with one nsqd; DISK_ROUNDS=50 for a long run.
 ROUNDS = int(os.environ.get("DISK_ROUNDS", "2"))
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(max(600, 60 * ROUNDS))]
 
 HANG_SECONDS = 0.3
 
