@@ -25,13 +25,15 @@ def seqs(nsqd: NsqdProcess, topic: str) -> list[int]:
 
 
 class TestInAPipe:
-    def test_a_line_has_number_time_and_body(self, nsqd: NsqdProcess) -> None:
+    def test_a_line_has_position_time_and_body(self, nsqd: NsqdProcess) -> None:
         nsqd.publish("lines", b"one", b"t\two\nlines", b"\xff")
         done = in_pipe("penstock", *reading(nsqd, "lines"))
         first, second, third = done.stdout.splitlines()
 
         assert 0 == done.returncode
-        assert re.fullmatch(r"\d{16}  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  one", first)
+        assert re.fullmatch(
+            r"[0-9a-f]{8}:\d{16}  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  one", first
+        )
         assert second.endswith("  t\two\\nlines")
         assert third.endswith("  \\xff")
 
@@ -41,6 +43,24 @@ class TestInAPipe:
         flags = ["--from", str(first), "--to", str(end), "--body"]
 
         assert "1\n2\n" == in_pipe("penstock", *reading(nsqd, "range", *flags)).stdout
+
+    def test_a_range_of_printed_positions(self, nsqd: NsqdProcess) -> None:
+        nsqd.publish("positions", b"0", b"1", b"2", b"3")
+        lines = in_pipe("penstock", *reading(nsqd, "positions")).stdout.splitlines()
+        _, first, _, end = (line.split()[0] for line in lines)
+        flags = ["--from", first, "--to", end, "--body"]
+
+        assert "1\n2\n" == in_pipe("penstock", *reading(nsqd, "positions", *flags)).stdout
+
+    def test_a_position_of_a_deleted_topic_is_refused(self, nsqd: NsqdProcess) -> None:
+        nsqd.publish("again", b"0")
+        position = in_pipe("penstock", *reading(nsqd, "again")).stdout.split()[0]
+        nsqd.post("/topic/delete?topic=again")
+        nsqd.publish("again", b"1")
+        done = in_pipe("penstock", *reading(nsqd, "again", "--from", position))
+
+        assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+        assert "the log of again is another one: its id is " in done.stderr
 
     def test_the_latest_by_time(self, nsqd: NsqdProcess) -> None:
         nsqd.publish("times", b"old")
@@ -73,6 +93,7 @@ class TestInAPipe:
         with run_nsqd() as nsqd:
             nsqd.publish("cut", b"one")
             (seq,) = seqs(nsqd, "cut")
+            log_id = nsqd.http("GET", "/topic/log?topic=cut").json()["log_id"]
             flags = ["--follow", "--from=earliest"]
             with started("penstock", *reading(nsqd, "cut", *flags)) as program:
                 assert program.stdout is not None
@@ -82,7 +103,7 @@ class TestInAPipe:
             nsqd.start()
 
         assert (1, 1) == (code, told.count("\n"))
-        assert f"; continue with --from {seq + 1}" in told
+        assert f"; continue with --from {log_id[:8]}:{seq + 1}" in told
 
     def test_several_nodes_are_merged_by_time(
         self, nsqd: NsqdProcess, nsqlookupd: NsqlookupdProcess
@@ -95,6 +116,10 @@ class TestInAPipe:
             found = ["history", "merged", "--lookupd-http-address", nsqlookupd.http_address]
             assert "1\n2\n3\n" == in_pipe("penstock", *found, "--body", "-n3").stdout
             assert 2 == in_pipe("penstock", *found, "--from=12345").returncode
+            position = in_pipe("penstock", *found).stdout.splitlines()[2].split()[0]
+            assert "3\n" == in_pipe("penstock", *found, "--from", position, "--body").stdout
+            unknown = in_pipe("penstock", *found, "--from=00000000:12345")
+            assert (1, True) == (unknown.returncode, "there is no log 00000000" in unknown.stderr)
             follow = ["--follow", "--body", "--from=earliest", "-n4"]
             followed = in_pipe("penstock", *found, *follow)
 

@@ -35,11 +35,13 @@ def publish_and_finish(nsqd: NsqdProcess, topic: str, *bodies: bytes, finished: 
 def test_rewinding_reports_how_many_messages_are_redelivered(nsqd: NsqdProcess) -> None:
     publish_and_finish(nsqd, "rewound", b"0", b"1", b"2", b"3", finished=3)
     second = seqs(nsqd, "rewound")[1]
+    log_id = nsqd.http("GET", "/topic/log?topic=rewound").json()["log_id"]
+    position = f"{log_id[:8]}:{second}"
     done = in_pipe("penstock", *moving(nsqd, "rewound", str(second), "--yes"))
 
     assert 0 == done.returncode
     assert [
-        f"{nsqd.http_address}: will deliver 3 messages from {second} on, 2 of them again",
+        f"{nsqd.http_address}: will deliver 3 messages from {position} on, 2 of them again",
         "moved rewound/c",
     ] == done.stderr.splitlines()
     assert nsqd.shows("rewound", "c", depth=3)
@@ -88,6 +90,11 @@ def test_a_channel_is_moved_on_all_its_nodes(
         found = ["--lookupd-http-address", nsqlookupd.http_address, "--yes"]
         for mistake in ("12345", "whenever"):
             assert 2 == in_pipe("penstock", "seek", "everywhere", "c", mistake, *found).returncode
+        log = other.http("GET", "/topic/log?topic=everywhere").json()
+        position = f"{log['log_id'][:8]}:{log['next_seq'] - 1}"
+        assert 0 == in_pipe("penstock", "seek", "everywhere", "c", position, *found).returncode
+        assert nsqd.shows("everywhere", "c", depth=0)
+        assert other.shows("everywhere", "c", depth=1)
         done = in_pipe("penstock", "seek", "everywhere", "c", "earliest", *found)
 
         assert 0 == done.returncode

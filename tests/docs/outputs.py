@@ -16,6 +16,7 @@ _LOOSE = [
     (r"\b\d\d:\d\d:\d\d(?:\.\d+)?", None),
     (r"\d{4}-\d\d-\d\d", None),
     (r"\bhour=\d\d", None),
+    (r"\b[0-9a-f]{8}:\d{9,}\b", None),  # a position
     (r"\b[0-9a-f]{16}\b", None),  # an id
     (r"\b\d{9,}\b", None),  # a sequence number, nanoseconds
     (r"(?<![\d.])\d+\.\d+(?![\d.])", None),  # seconds, megabytes

@@ -95,7 +95,7 @@ class TestHistory:
         cluster.publish(topic, *(b"m%03d" % number for number in range(120)))
 
         newest = page(cluster.nsqadmin, f"/messages/{topic}")
-        (older,) = set(re.findall(r'href="([^"]*from=\d+)">Older', newest))
+        (older,) = set(re.findall(r'href="([^"]*from=[0-9a-f]{8}%3A\d+)">Older', newest))
         before = page(cluster.nsqadmin, unescape(older))
 
         assert [f"m{number:03d}" for number in range(119, 69, -1)] == previews(newest)
@@ -118,6 +118,19 @@ class TestHistory:
         cluster.publish(topic, b"here")
 
         assert "here" in previews(page(cluster.nsqadmin, f"/messages/{topic}?from={start}"))
+
+    def test_links_to_other_pages_are_valid_for_one_log(self, cluster: Cluster, topic: str) -> None:
+        cluster.publish(topic, *(f"m{number:03d}".encode() for number in range(60)))
+        older = re.search(
+            r"from=([0-9a-f]{8}(?::|%3A)\d+)", page(cluster.nsqadmin, f"/messages/{topic}")
+        )
+        assert older is not None
+        text = page(cluster.nsqadmin, f"/messages/{topic}?from={older[1]}")
+        gone = page(cluster.nsqadmin, f"/messages/{topic}?from=00000000:1")
+
+        assert "m000" in previews(text)
+        assert [] == previews(gone)
+        assert f"the log of {topic} is another one" in gone
 
     def test_an_invalid_position_is_an_error(self, cluster: Cluster, topic: str) -> None:
         cluster.publish(topic, b"x")

@@ -153,9 +153,9 @@ class NsqdApi:
         """Requeues a message that is in flight or deferred. Raises HttpRequestError."""
         await self.send("POST", "/channel/requeue", {"topic": topic, "channel": channel, "id": id})
 
-    async def seek(self, topic: str, channel: str, seq: int) -> None:
-        """Moves a channel to a sequence number. Raises HttpRequestError."""
-        args = {"topic": topic, "channel": channel, "to": str(seq)}
+    async def seek(self, topic: str, channel: str, position: str) -> None:
+        """Moves a channel to a position. Raises HttpRequestError."""
+        args = {"topic": topic, "channel": channel, "to": position}
         await self.send("POST", "/channel/seek", args)
 
     # The node.

@@ -113,7 +113,8 @@ CHANNEL = NameType("channel")
 
 
 class LogPosition(_NameType):
-    """A position in a topic's log: earliest, latest, sequence number, time or age."""
+    """A position in a topic's log: earliest, latest, sequence number with or without a log id, time
+    or age."""
 
     name = "place"
 
@@ -129,6 +130,12 @@ class LogPosition(_NameType):
 
 
 LOG_POSITION = LogPosition()
+
+SEQ_WITHOUT_NODE = (
+    "a sequence number requires a single node: select it with --nsqd-http-address, or add the log"
+    " id, as penstock history prints it"
+)
+"""Error for a sequence number as a position if there are several nodes."""
 
 
 def http_addresses(command: F) -> F:

@@ -1,4 +1,4 @@
-"""`penstock history`: print stored messages, by sequence number or time."""
+"""`penstock history`: print stored messages, by position or time."""
 
 import sys
 from contextlib import nullcontext
@@ -7,6 +7,7 @@ import click
 
 from penstock.cli.command_options import (
     LOG_POSITION,
+    SEQ_WITHOUT_NODE,
     TOPIC,
     CommandWithExamples,
     HttpAccess,
@@ -23,7 +24,7 @@ __all__ = ["command"]
     examples=[
         "penstock history orders --from 15m",
         "penstock history orders --from 2026-11-15T08:00:00Z --to 2026-11-15T09:00:00Z --json",
-        "penstock history orders --from 1794784543198232 --limit 10",
+        "penstock history orders --from 9f86d081:1794784543198232 --limit 10",
         "penstock history orders --follow --body | jq .",
     ],
 )
@@ -62,14 +63,21 @@ def command(
 ) -> None:
     """Print the stored messages of TOPIC.
 
-    Prints sequence number, time in UTC and body. Does not affect channels. A POSITION is earliest,
+    Prints position, time in UTC and body. A position consists of the first digits of the log's id
+    and the sequence number. Does not affect channels. A POSITION is such a position, earliest,
     latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or an age such as 15m. Messages
     of several nodes are merged by time.
 
     nsqd's --retention-time sets how long messages are kept after all channels have finished them.
     """
-    from penstock.admin_api.seeking import is_seq  # noqa: PLC0415
-    from penstock.cli.cluster_access import build_tls_context, find_nodes_with_topic  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415
+
+    from penstock.admin_api.seeking import is_seq, select_apis  # noqa: PLC0415
+    from penstock.cli.cluster_access import (  # noqa: PLC0415
+        build_cluster,
+        build_tls_context,
+        find_nodes_with_topic,
+    )
     from penstock.cli.interrupts import exit_on_signals  # noqa: PLC0415
     from penstock.tools.history import (  # noqa: PLC0415
         body_line,
@@ -82,12 +90,13 @@ def command(
     start = start or ("latest" if follow else "earliest")
     addresses = find_nodes_with_topic(topic, nsqds, lookupds, access)
     if len(addresses) > 1 and (is_seq(start) or (end is not None and is_seq(end))):
-        raise click.UsageError(
-            "a sequence number requires a single node: select it with --nsqd-http-address"
-        )
+        raise click.UsageError(SEQ_WITHOUT_NODE)
+    cluster = build_cluster(tuple(addresses), (), access)
+    apis = [cluster.nsqd(address) for address in addresses]
+    selected = asyncio.run(select_apis(apis, topic, start, end or ""))
     with exit_on_signals() if follow else nullcontext():
         for message in read_history(
-            addresses,
+            [api.address for api in selected],
             topic,
             start=start,
             end=end,

@@ -8,6 +8,7 @@ import click
 from penstock.cli.command_options import (
     CHANNEL,
     LOG_POSITION,
+    SEQ_WITHOUT_NODE,
     TOPIC,
     CommandWithExamples,
     HttpAccess,
@@ -49,10 +50,10 @@ def command(
 ) -> None:
     """Rewind CHANNEL of TOPIC, or skip waiting messages.
 
-    TO is earliest, latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or an age such
-    as 15m. The channel delivers all stored messages from TO on, including finished ones; messages
-    before TO count as finished. Consumers stay connected. The command shows the effect and asks
-    for confirmation.
+    TO is earliest, latest, a sequence number, a position as printed by penstock history, a time
+    such as 2026-11-15T08:00:00Z, or an age such as 15m. The channel delivers all stored messages
+    from TO on, including finished ones; messages before TO count as finished. Consumers stay
+    connected. The command shows the effect and asks for confirmation.
     """
     import asyncio  # noqa: PLC0415
 
@@ -64,9 +65,7 @@ def command(
 
     addresses = find_nodes_with_topic(topic, nsqds, lookupds, access)
     if is_seq(place) and len(addresses) > 1:
-        raise click.UsageError(
-            "a sequence number requires a single node: select it with --nsqd-http-address"
-        )
+        raise click.UsageError(SEQ_WITHOUT_NODE)
     cluster = build_cluster(tuple(addresses), (), access)
     snapshot = asyncio.run(cluster.snapshot(topic))
     if snapshot.failures:
@@ -82,9 +81,11 @@ def command(
 
 
 def _describe(move: "Move") -> str:
+    from penstock.admin_api.seeking import format_position  # noqa: PLC0415
     from penstock.tools.display import format_count  # noqa: PLC0415
 
-    effect = f"will deliver {format_count(move.ahead, 'message')} from {move.seq} on"
+    start = format_position(move.log_id, move.seq)
+    effect = f"will deliver {format_count(move.ahead, 'message')} from {start} on"
     if move.again:
         effect += f", {move.again:,} of them again"
     if move.skipped:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.admin_api.cluster import Cluster
 from penstock.admin_api.models import ClientSummary
-from penstock.admin_api.seeking import Move, absolute_position, is_seq, plan
+from penstock.admin_api.seeking import Move, absolute_position, is_seq, plan, split_position
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import commas
@@ -307,6 +307,9 @@ def position_text(position: str) -> str:
         return "the end of the log"
     if is_seq(position):
         return f"sequence number {position}"
+    log_id, seq = split_position(position)
+    if log_id:
+        return f"sequence number {seq} of log {log_id}"
     is_time = absolute_position(position) == position
     return position if is_time else f"{position} ago"
 

@@ -12,7 +12,12 @@ from starlette.routing import Route
 from penstock.admin_api.cluster import Cluster
 from penstock.admin_api.models import StoredMessage, TopicLogResponse
 from penstock.admin_api.nsqd_api import MESSAGE_STATES
-from penstock.admin_api.seeking import absolute_position, is_seq
+from penstock.admin_api.seeking import (
+    absolute_position,
+    format_position,
+    is_seq,
+    split_position,
+)
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import FormattedBody, format_body
@@ -37,8 +42,8 @@ class _HistoryPage:
     """A page of the history, newest message first, with the positions of adjacent pages."""
 
     rows: list[MessageRow]
-    older: int | None = None
-    newer: int | None = None
+    older: str | None = None
+    newer: str | None = None
     searched_count: int = 0
 
 
@@ -90,16 +95,16 @@ class MessagePages:
             search = await self._cluster.nsqd(node).search(
                 topic, position, search_text, PAGE_MESSAGES
             )
-            newer = search.next_seq
-            has_more = newer is not None and newer < extent.next_seq
-            rows = _rows(search.found)
-            return _HistoryPage(rows, None, newer if has_more else None, search.looked_at)
+            newer = None
+            if search.next_seq is not None and search.next_seq < extent.next_seq:
+                newer = format_position(extent.log_id, search.next_seq)
+            return _HistoryPage(_rows(search.found), None, newer, search.looked_at)
         messages = await self._cluster.nsqd(node).messages(topic, position, PAGE_MESSAGES)
         if not messages:
-            return _HistoryPage([], older=max(extent.next_seq - PAGE_MESSAGES, extent.first_seq))
+            return _HistoryPage([], older=_page_before(extent.next_seq, extent))
         first, last = messages[0].seq, messages[-1].seq
-        older = max(first - PAGE_MESSAGES, extent.first_seq) if first > extent.first_seq else None
-        newer = last + 1 if last + 1 < extent.next_seq else None
+        older = _page_before(first, extent) if first > extent.first_seq else None
+        newer = format_position(extent.log_id, last + 1) if last + 1 < extent.next_seq else None
         return _HistoryPage(_rows(messages), older, newer)
 
     async def _peek(self, request: Request) -> Response:
@@ -147,9 +152,16 @@ def _start_position(start: str, extent: TopicLogResponse, *, from_end: bool) -> 
     if start in ("", "latest"):
         return last_page if from_end else "earliest"
     position = absolute_position(start)
-    if is_seq(position):  # Outside of the log: use the nearest stored message.
-        return str(min(max(int(position), extent.first_seq), extent.next_seq))
+    log_id, rest = split_position(position)
+    if is_seq(rest) and extent.log_id.startswith(log_id):
+        # Outside of the log: use the nearest stored message.
+        return str(min(max(int(rest), extent.first_seq), extent.next_seq))
     return position
+
+
+def _page_before(seq: int, extent: TopicLogResponse) -> str:
+    """The position of the page that ends before a message."""
+    return format_position(extent.log_id, max(seq - PAGE_MESSAGES, extent.first_seq))
 
 
 def _rows(messages: list[StoredMessage]) -> list[MessageRow]:

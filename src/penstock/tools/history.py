@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.admin_api.models import StoredMessage
 from penstock.admin_api.nsqd_api import api_error, api_url
+from penstock.admin_api.seeking import format_position
 from penstock.common.errors import HttpRequestError
 from penstock.common.go_json import decode_json_with
 from penstock.net.http_client.blocking import BlockingHttpClient
@@ -29,12 +30,15 @@ __all__ = ["HistoryLine", "body_line", "json_line", "read_history", "text_line"]
 SILENCE_SECONDS = 15.0
 
 _QUEUE_MAX = 1000
+_LOG_ID_HEADER = "x-penstock-log-id"
 
 
 class HistoryLine(StoredMessage):
-    """A stored message with the JSON line that nsqd sent."""
+    """A stored message with the JSON line that nsqd sent, and the id of its log, which is empty if
+    nsqd has not sent it."""
 
     line: bytes = b""
+    log_id: str = ""
 
 
 _decode = msgspec.json.Decoder(HistoryLine).decode
@@ -81,7 +85,7 @@ def json_line(message: HistoryLine) -> bytes:
 
 
 def text_line(message: HistoryLine) -> bytes:
-    """Sequence number, time and body on one line; unprintable characters are escaped."""
+    """Position, time and body on one line; unprintable characters are escaped."""
     seconds, rest_ns = divmod(message.timestamp_ns, 1_000_000_000)
     at = f"{_second(seconds)}.{rest_ns // 1_000_000:03}"
     body = message.body
@@ -89,7 +93,8 @@ def text_line(message: HistoryLine) -> bytes:
         body = message.body_bytes.decode("utf-8", "backslashreplace")
     if not body.isprintable():
         body = "".join(each if each.isprintable() else _escaped(each) for each in body)
-    return f"{message.seq}  {at}  {body}\n".encode("utf-8", "backslashreplace")
+    position = format_position(message.log_id, message.seq)
+    return f"{position}  {at}  {body}\n".encode("utf-8", "backslashreplace")
 
 
 @lru_cache(maxsize=16)  # Saves formatting: many messages share a second.
@@ -119,6 +124,7 @@ class _NodeReader:
             request_timeout_seconds=SILENCE_SECONDS,
             ssl_context=ssl_context,
         )
+        self._log_id = ""
         self._next_seq: int | None = None
 
     def messages(self) -> Iterator[HistoryLine]:
@@ -127,6 +133,7 @@ class _NodeReader:
         with self._translate_errors(), self._http.stream(url, headers=self._headers) as answer:
             if isinstance(answer, HttpReply):
                 raise api_error(self._address, answer.status, answer.body, self._args)
+            self._log_id = answer.headers.get(_LOG_ID_HEADER, "")
             rest = b""
             while chunk := answer.read():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -141,7 +148,7 @@ class _NodeReader:
         except ValueError as error:
             reason = f"unexpected response: {error}"
             raise HttpRequestError(self._address, reason, status=200) from None
-        message.line = line
+        message.line, message.log_id = line, self._log_id
         return message
 
     @contextmanager
@@ -154,7 +161,7 @@ class _NodeReader:
                 raise
             reason = "no response" if failure.timed_out else failure.reason
             if self._next_seq is not None:
-                reason += f"; continue with --from {self._next_seq}"
+                reason += f"; continue with --from {format_position(self._log_id, self._next_seq)}"
             raise HttpRequestError(self._address, reason) from failure
 
 
