@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Probe:
-    """Publishes from a process of its own; `worst_ms` is the longest that it waited for an OK."""
+    """Publishes from its own process; `worst_ms` is the maximum time until an OK."""
 
     def __init__(self, nsqd: NsqdProcess) -> None:
         self._nsqd = nsqd

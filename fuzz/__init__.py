@@ -3,7 +3,7 @@
     targets    one module per parser, with the properties that must hold
     cutting    cuts bytes into different pieces
     corpus     stored inputs, one text file per target
-    engine     atheris in a process of its own: new inputs, guided by coverage
+    engine     atheris in its own process: new inputs, guided by coverage
     replay     runs the stored inputs, without atheris
 
 A target fails by raising: for an exception that is not in the error tree, or for a property that

@@ -1,4 +1,4 @@
-"""atheris in a process of its own, since it instruments imports and ends its process.
+"""Runs atheris in its own process, because it instruments imports and ends its process.
 
     python -m fuzz.engine TARGET SECONDS FOLDER
 

@@ -21,7 +21,7 @@ async (target) => {
 
 @contextmanager
 def other_site() -> Iterator[str]:
-    """The URL of an empty page of an origin of its own."""
+    """The URL of an empty page with its own origin."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -30,7 +30,7 @@ def other_site() -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Tests are quiet."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.05,))

@@ -113,7 +113,7 @@ class TerminalProgram:
         began, deadline = len(self._seen), time.monotonic() + SECONDS
         while text not in self._seen[began:]:
             left = deadline - time.monotonic()
-            assert left > 0, f"waited in vain for {text!r} in:\n{self._seen[began:]}"
+            assert left > 0, f"no {text!r} in time in:\n{self._seen[began:]}"
             if not self._read(left):
                 raise AssertionError(f"it ended without {text!r}:\n{self._seen[began:]}")
         return self._seen

@@ -80,7 +80,7 @@ class TestInAPipe:
             assert program.stderr is not None
 
             assert (1, "") == (program.wait(120), program.stderr.read())
-        wait_until(lambda: nsqd.shows("cut", "c", depth=1), "what nobody saw to come back")
+        wait_until(lambda: nsqd.shows("cut", "c", depth=1), "the unprinted message to be requeued")
 
     def test_one_signal_ends_it_while_the_output_blocks(self, nsqd: NsqdProcess) -> None:
         nsqd.post("/mpub?topic=stuck", b"\n".join([b"x" * 1000] * 1000))

@@ -1,4 +1,4 @@
-"""Where a daemon may listen, and where not."""
+"""Addresses that a daemon can and cannot listen on."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ from penstock.net.listener import listen
 
 
 def listen_once(address: str) -> str:
-    """Listens and stops again; returns where."""
+    """Listen and stop; returns the address."""
 
     async def once() -> str:
         listener = await listen(address, asyncio.Protocol)
@@ -31,7 +31,7 @@ def test_the_socket_of_a_process_that_was_killed_is_replaced(tmp_path: Path) -> 
     assert not Path(path).exists()
 
 
-def test_a_socket_that_somebody_answers_is_left_to_them(tmp_path: Path) -> None:
+def test_a_unix_socket_in_use_is_not_replaced(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as occupant, socket.socket(socket.AF_UNIX) as client:
         occupant.bind(path)
@@ -42,7 +42,7 @@ def test_a_socket_that_somebody_answers_is_left_to_them(tmp_path: Path) -> None:
         client.connect(path)
 
 
-def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("keep me")
 

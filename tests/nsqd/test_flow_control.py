@@ -83,7 +83,7 @@ def test_producer_that_does_not_read_responses_is_throttled() -> None:
             nonlocal sent
             while taken := hasty.send_some(chunk[sent % len(publish) :], seconds=1.0):
                 sent += taken
-                assert sent < 200 * MIB, "nobody stops it"
+                assert sent < 200 * MIB, "nsqd does not stop reading"
             published: int = nsqd.stats("t")["message_count"]
             return published < sent // len(publish)
 

@@ -124,7 +124,7 @@ class TestSilence:
         with suppress(ConnectionError), bystander(hasty):
             for byte in itertools.cycle(begun):
                 client.send(bytes([byte]) if byte != ord("\n") else b".")
-                assert time.monotonic() - started < 60, "nobody stops it"
+                assert time.monotonic() - started < 60, "nsqd does not close the connection"
                 if select.select([client], [], [], 0.05)[0]:
                     break
 

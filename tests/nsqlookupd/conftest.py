@@ -18,6 +18,6 @@ def nsqlookupd() -> Iterator[NsqlookupdProcess]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of its own for each test, so that tests can share an nsqlookupd."""
+    """A topic name that is unique to the test, so that tests can share an nsqlookupd."""
     words = re.sub(r"[^\w]+", "-", request.node.name.removeprefix("test_"))
     return f"{words[:40]}-{time.monotonic_ns() % 1_000_000}"

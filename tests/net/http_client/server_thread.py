@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @contextmanager
 def in_thread(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """Enters `server` in an event loop of its own, and leaves it at the end of the block."""
+    """Run the context manager `server` in its own event loop for the duration of the block."""
     started: list[T] = []
     is_ready, loop = threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()

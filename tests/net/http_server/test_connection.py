@@ -175,7 +175,7 @@ ENVELOPES = [
     ),
     Exchange("a V1 error", request("POST /pub"), v1_error("400 Bad Request", "MSG_EMPTY")),
     Exchange(
-        "a failure of our own says nothing of it",
+        "an internal error has no details",
         request("GET /fail"),
         v1_error("500 Internal Server Error", "INTERNAL_ERROR"),
     ),
@@ -186,7 +186,7 @@ ROUTING = [
     Exchange("the root", request("GET /"), NOT_FOUND),
     Exchange("an unknown path, any method", request("BREW /nope"), NOT_FOUND),
     Exchange("a wrong method", request("POST /ping"), not_allowed("GET, OPTIONS")),
-    Exchange("a method nobody knows", request("BREW /ping"), not_allowed("GET, OPTIONS")),
+    Exchange("an unknown method", request("BREW /ping"), not_allowed("GET, OPTIONS")),
     Exchange("a method in lower case", request("get /ping"), not_allowed("GET, OPTIONS")),
     Exchange("several methods", request("DELETE /echo"), not_allowed("GET, OPTIONS, POST")),
     Exchange("a parameter", request("GET /config/mem"), v1_text("mem")),
@@ -212,9 +212,7 @@ ROUTING = [
     Exchange("dots", request("GET /a/.././ping"), moved("/ping")),
     Exchange("dots beyond the root", request("GET /../ping"), moved("/ping")),
     Exchange("wrong case and a slash", request("GET /PING/"), moved("/ping")),
-    Exchange(
-        "what is escaped stays so", request("GET /CONFIG/a%0d%0ab"), moved("/config/a%0D%0Ab")
-    ),
+    Exchange("escapes are kept", request("GET /CONFIG/a%0d%0ab"), moved("/config/a%0D%0Ab")),
     Exchange("another method", request("POST /topic/create/"), elsewhere("/topic/create")),
     Exchange("another method's query", request("POST /PUB?topic=a;b"), elsewhere("/pub?topic=a;b")),
     Exchange("only the method's own paths", request("POST /ping/"), NOT_FOUND),
@@ -239,7 +237,7 @@ ARGUMENTS = [
         )
         for query in ("a=%", "a=%4", "a=%zz", "%=a", "a=1;b=2", ";", "a=1&b=%x1")
     ),
-    Exchange("a query nobody reads is not judged", request("GET /ping?%;"), PONG),
+    Exchange("an unused query is not parsed", request("GET /ping?%;"), PONG),
 ]
 
 BODIES = [
@@ -271,7 +269,7 @@ BODIES = [
         v1_error("404 Not Found", "NOT_FOUND", "Connection: close"),
         stays=False,
     ),
-    Exchange("a body nobody reads", post("/topic/create", "x" * 100), response("200 OK", V1)),
+    Exchange("an unused body", post("/topic/create", "x" * 100), response("200 OK", V1)),
     Exchange("a body for an unknown path", post("/nope", "x" * 100), NOT_FOUND),
     Exchange("a body in a GET", request("GET /ping", "Content-Length: 2", body="{}"), PONG),
     Exchange(
@@ -329,7 +327,7 @@ EXPECTATIONS = [
         stays=False,
     ),
     Exchange(
-        "a path that is not there",
+        "an unknown path",
         request("POST /nope", "Content-Length: 1", EXPECT),
         v1_error("404 Not Found", "NOT_FOUND", "Connection: close"),
         stays=False,
@@ -475,7 +473,7 @@ MALFORMED = {
     "a long version": b"GET /ping HTTP/1.10\r\nHost: a\r\n\r\n",
     "a TLS client": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "an NSQ client": b"  V2",
-    "a line that is none": b"hello\r\n",
+    "an invalid line": b"hello\r\n",
     "a chunk without a size": CHUNKED + b"\r\nx\r\n0\r\n\r\n",
     "a chunk of -1": CHUNKED + b"-1\r\nx\r\n0\r\n\r\n",
     "a chunk of 0x1": CHUNKED + b"0x1\r\nx\r\n0\r\n\r\n",
@@ -488,7 +486,7 @@ MALFORMED = {
     "a chunk longer than its size": CHUNKED + b"1\r\nxy\r\n0\r\n\r\n",
     "a return in an extension": CHUNKED + b"1;a\rb\r\nx\r\n0\r\n\r\n",
     "an endless extension": CHUNKED + b"1;" + b"a" * 4096,
-    "a trailer that is none": CHUNKED + b"0\r\nx\r\n\r\n",
+    "an invalid trailer": CHUNKED + b"0\r\nx\r\n\r\n",
     "a folded trailer": CHUNKED + b"0\r\nX: a\r\n b\r\n\r\n",
     "endless trailers": CHUNKED + b"0\r\n" + b"X: aaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 600,
 }

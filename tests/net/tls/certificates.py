@@ -10,14 +10,14 @@ __all__ = ["Authority", "Identity"]
 
 
 class Identity(NamedTuple):
-    """A certificate with its key, each in a file of its own."""
+    """The files of a certificate and its key."""
 
     cert: str
     key: str
 
 
 class Authority:
-    """One that issues certificates, trusted by whoever is given `root_ca`."""
+    """A certificate authority; a peer with its `root_ca` trusts it."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder

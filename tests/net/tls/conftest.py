@@ -1,4 +1,4 @@
-"""What the tests of TLS share: an authority, one that nobody trusts, and a server's certificate."""
+"""Fixtures: a certificate authority, an untrusted one, and a server's certificate."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A server and a client whose bytes are carried from one to the other by hand."""
+"""A TLS server and client in memory; the test transfers their bytes."""
 
 import ssl
 
@@ -10,7 +10,7 @@ __all__ = ["carry", "layers", "shake_hands"]
 def layers(
     server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = "localhost"
 ) -> tuple[TlsLayer, TlsLayer]:
-    """Both sides, before anything was carried."""
+    """Both sides, before the handshake."""
     return TlsLayer(server), TlsLayer(client, server_side=False, server_hostname=host)
 
 
@@ -26,7 +26,7 @@ def shake_hands(
 
 
 def carry(ours: TlsLayer, theirs: TlsLayer) -> None:
-    """Carries what is pending to and fro, until there is no more. Expects no plain bytes."""
+    """Transfer pending bytes in both directions until none are left. Expects no plain bytes."""
     while waiting := (theirs.pending(), ours.pending()):
         if not any(waiting):
             return

@@ -1,4 +1,4 @@
-"""A real server behind TLS, on the event loop that the daemons use."""
+"""A real TLS server, on the event loop that the daemons use."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ async def serve(
     factory: Callable[[], asyncio.BaseProtocol],
     on_failure: Callable[[str, TlsError], None] = lambda _address, _failure: None,
 ) -> AsyncIterator[int]:
-    """Serves `factory`'s protocols by TLS, on the port that it yields."""
+    """Serve `factory`'s protocols over TLS; yields the port."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(wrap_in_tls(context, factory, on_failure), "127.0.0.1", 0)
     async with server:
@@ -27,7 +27,7 @@ async def serve(
 
 @asynccontextmanager
 async def echo_server(context: ReloadableContext) -> AsyncIterator[int]:
-    """Sends back each line."""
+    """Send back each line."""
 
     def new_echo() -> asyncio.BaseProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(LINE_BYTES_MAX), _echo_lines)

@@ -1,4 +1,4 @@
-"""Whom a server accepts, what is wrong with files, and certificates that change under a server."""
+"""Client certificate policies, invalid files, and certificates that are renewed at runtime."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 
 
 def outcome_of(ours: ssl.SSLContext, theirs: ssl.SSLContext) -> str:
-    """The common name of who was accepted, or why not."""
+    """The common name of an accepted client, or the reason of the refusal."""
     try:
         return shake_hands(ours, theirs)[0].info().common_name
     except TlsError as refusal:
@@ -80,7 +80,7 @@ class TestPolicies:
             ),
         ],
     )
-    def test_clients_are_accepted_by_what_they_show(
+    def test_clients_are_accepted_by_the_policy(
         self,
         *,
         policy: str,
@@ -117,7 +117,7 @@ class TestPolicies:
             (ExtendedKeyUsageOID.SERVER_AUTH, "tls: certificate verify failed: unsuitable "),
         ],
     )
-    def test_any_certificate_may_be_signed_by_itself_but_must_be_meant_for_clients(
+    def test_any_certificate_may_be_self_signed_but_must_be_for_clients(
         self,
         purpose: ObjectIdentifier,
         expected: str,
@@ -131,7 +131,7 @@ class TestPolicies:
 
         assert expected == outcome_of(ours, theirs)[: len(expected)]
 
-    def test_what_strangers_show_is_not_kept_without_end(
+    def test_client_certificates_use_bounded_memory(
         self,
         server: Identity,
         authority: Authority,
@@ -226,7 +226,7 @@ def serial_number(shown: ssl.SSLObject | ssl.SSLSocket) -> str:
 
 class TestReload:
     @pytest.mark.parametrize("host", ["localhost", None], ids=["named", "unnamed"])
-    def test_new_connections_see_the_new_certificate_and_old_ones_go_on(
+    def test_new_connections_get_the_new_certificate_and_old_ones_continue(
         self, host: str | None, authority: Authority
     ) -> None:
         async def scenario(port: int, context: ReloadableContext) -> None:
@@ -273,12 +273,12 @@ class TestReload:
             scenario,
         )
 
-    def test_a_session_from_before_is_not_resumed(
+    def test_a_session_from_before_a_reload_is_not_resumed(
         self, server: Identity, authority: Authority
     ) -> None:
         context = ReloadableContext(lambda: server_context(cert=server.cert, key=server.key))
         theirs = client_context(root_ca=authority.root_ca)
-        theirs.maximum_version = TLS_1_2  # which can resume without a ticket
+        theirs.maximum_version = TLS_1_2  # a client that can resume without a ticket
 
         session, is_resumed = resume(context.current, theirs, None)
         assert not is_resumed
@@ -290,7 +290,7 @@ class TestReload:
         _, is_resumed = resume(context.current, theirs, session)
         assert not is_resumed
 
-    def test_strangers_are_accepted_by_a_listener(
+    def test_a_listener_accepts_clients_with_any_certificate(
         self, server: Identity, authority: Authority, stranger: Authority
     ) -> None:
         mallory = stranger.issue("mallory")
@@ -304,7 +304,7 @@ class TestReload:
             scenario,
         )
 
-    def test_files_that_cannot_be_used_leave_all_as_it_was(self, authority: Authority) -> None:
+    def test_invalid_files_change_nothing(self, authority: Authority) -> None:
         identity = authority.issue("breaking")
         context = ReloadableContext(lambda: server_context(cert=identity.cert, key=identity.key))
         before = context.current
@@ -320,7 +320,7 @@ class TestReload:
 def resume(
     ours: ssl.SSLContext, theirs: ssl.SSLContext, session: ssl.SSLSession | None
 ) -> tuple[ssl.SSLSession | None, bool | None]:
-    """Connects with a session, says goodbye, and returns the session and whether it was resumed."""
+    """Connect with a session and close; returns the session and whether it was resumed."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = theirs.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
     server = TlsLayer(ours)
@@ -344,7 +344,7 @@ def run_listener(
     make: Callable[[], ssl.SSLContext],
     scenario: Callable[[int, ReloadableContext], Awaitable[None]],
 ) -> None:
-    """Runs `scenario` against a server that sends back each line."""
+    """Run `scenario` against a server that sends back each line."""
 
     async def main() -> None:
         context = ReloadableContext(make)

@@ -1,4 +1,4 @@
-"""A connection's TLS, both sides, without a socket; and with OpenSSL's own client at the end."""
+"""TLS of a connection, both sides, without a socket; and with OpenSSL's client."""
 
 import random
 import shutil
@@ -45,7 +45,7 @@ def read_all(layer: TlsLayer) -> bytes:
     return b"".join(iter(layer.read, b""))
 
 
-def test_what_one_side_writes_the_other_reads(pair: tuple[TlsLayer, TlsLayer]) -> None:
+def test_one_side_reads_what_the_other_writes(pair: tuple[TlsLayer, TlsLayer]) -> None:
     for sender, receiver in (pair, pair[::-1]):
         for write in (b"x", b"frame " * 100, NOISE, b"last"):
             receiver.receive(sender.encode(write))
@@ -53,7 +53,7 @@ def test_what_one_side_writes_the_other_reads(pair: tuple[TlsLayer, TlsLayer]) -
             assert write == read_all(receiver)
 
 
-def test_what_is_read_comes_in_pieces(pair: tuple[TlsLayer, TlsLayer]) -> None:
+def test_data_is_read_in_pieces(pair: tuple[TlsLayer, TlsLayer]) -> None:
     ours, theirs = pair
     ours.receive(theirs.encode(NOISE))
 
@@ -109,9 +109,7 @@ def test_info_has_nsqs_names(name: str, server: Identity, authority: Authority) 
     assert b"hello" == theirs.read()
 
 
-def test_info_tells_the_protocol_that_was_negotiated(
-    server: Identity, authority: Authority
-) -> None:
+def test_info_has_the_negotiated_protocol(server: Identity, authority: Authority) -> None:
     contexts = (
         server_context(cert=server.cert, key=server.key),
         client_context(root_ca=authority.root_ca),
@@ -123,7 +121,7 @@ def test_info_tells_the_protocol_that_was_negotiated(
 
 
 @pytest.mark.parametrize("name", ["TLS1.0", "TLS1.1"])
-def test_tls_older_than_1_2_is_refused_unless_asked_for(
+def test_tls_older_than_1_2_is_refused_unless_enabled(
     name: str, server: Identity, authority: Authority
 ) -> None:
     version = VERSIONS[name]
@@ -133,7 +131,7 @@ def test_tls_older_than_1_2_is_refused_unless_asked_for(
         shake_hands(server_context(cert=server.cert, key=server.key), capped(client, version))
 
 
-def test_who_closes_is_heard_and_may_still_be_written_to(
+def test_after_close_notify_data_can_still_be_sent_to_the_peer(
     pair: tuple[TlsLayer, TlsLayer],
 ) -> None:
     ours, theirs = pair
@@ -151,7 +149,7 @@ def test_who_closes_is_heard_and_may_still_be_written_to(
     assert theirs.has_ended
 
 
-def test_what_is_no_tls_is_refused(server: Identity) -> None:
+def test_data_that_is_not_tls_is_refused(server: Identity) -> None:
     layer = TlsLayer(server_context(cert=server.cert, key=server.key))
     layer.receive(b"  V2IDENTIFY\n")
 
@@ -185,7 +183,7 @@ def test_a_server_for_another_host_is_refused(server: Identity, authority: Autho
         shake_hands(*contexts, host="elsewhere.example")
 
 
-def test_a_server_that_is_not_trusted_is_refused_unless_nobody_looks(
+def test_an_untrusted_server_is_refused_unless_verification_is_off(
     server: Identity, stranger: Authority
 ) -> None:
     ours = server_context(cert=server.cert, key=server.key)
@@ -196,10 +194,10 @@ def test_a_server_that_is_not_trusted_is_refused_unless_nobody_looks(
 
 
 @pytest.mark.timeout(120)
-# `make test` installs it, unless it may not. Python's ssl cannot ask for new keys.
+# `make test` installs openssl if it can. Python's ssl cannot request new keys.
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
 def test_a_peer_may_change_its_keys(server: Identity) -> None:
-    """OpenSSL's client does, and demands that we do, on a line with a K."""
+    """OpenSSL's client changes keys on a line with a K, and requests that we do."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         context = server_context(cert=server.cert, key=server.key)

@@ -1,4 +1,4 @@
-"""TLS between a listener's transport and its protocol: each notices nothing of the other."""
+"""TLS between the transport of a listener and its protocol."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ Connected = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Recorder(asyncio.Protocol):
-    """Writes down what happens to it, and does what a test wants at each piece of data."""
+    """Records its events, and runs a test's action for each piece of data."""
 
     def __init__(self, on_data: Callable[["Recorder", bytes], None]) -> None:
         self.received = bytearray()
@@ -80,7 +80,7 @@ async def connect(port: int, client: ssl.SSLContext) -> Connected:
     )
 
 
-def test_a_server_of_streams_works_with_it(
+def test_an_asyncio_streams_server_works_over_tls(
     context: ReloadableContext, client: ssl.SSLContext
 ) -> None:
     async def scenario() -> None:
@@ -94,7 +94,7 @@ def test_a_server_of_streams_works_with_it(
     run(scenario())
 
 
-def test_a_client_that_does_not_read_holds_up_the_protocol_until_it_does(
+def test_a_client_that_does_not_read_pauses_the_protocol(
     context: ReloadableContext, client: ssl.SSLContext
 ) -> None:
     async def scenario() -> None:
@@ -117,7 +117,7 @@ def test_a_client_that_does_not_read_holds_up_the_protocol_until_it_does(
     run(scenario())
 
 
-def test_a_protocol_that_pauses_reads_on_where_it_was(
+def test_a_protocol_that_pauses_reading_loses_no_data(
     context: ReloadableContext, client: ssl.SSLContext
 ) -> None:
     async def scenario() -> None:
@@ -141,7 +141,7 @@ def test_a_protocol_that_pauses_reads_on_where_it_was(
     run(scenario())
 
 
-def test_a_refused_peer_is_told_why_and_so_are_we(
+def test_a_refused_handshake_is_reported_to_both_sides(
     context: ReloadableContext, client: ssl.SSLContext
 ) -> None:
     async def scenario() -> None:
@@ -161,7 +161,7 @@ def test_a_refused_peer_is_told_why_and_so_are_we(
     run(scenario())
 
 
-def test_a_peer_that_breaks_tls_later_is_cut_off_and_told_of(
+def test_a_later_tls_error_aborts_the_connection_and_is_reported(
     context: ReloadableContext, authority: Authority
 ) -> None:
     async def scenario() -> None:
@@ -193,7 +193,7 @@ def test_a_peer_that_breaks_tls_later_is_cut_off_and_told_of(
     run(scenario())
 
 
-def test_a_handshake_that_takes_too_long_is_given_up(
+def test_a_handshake_that_takes_too_long_is_aborted(
     context: ReloadableContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -205,7 +205,7 @@ def test_a_handshake_that_takes_too_long_is_given_up(
             lambda _address, failure: failures.append(str(failure)),
         ) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            with suppress(ConnectionResetError):  # an end is as good as a reset
+            with suppress(ConnectionResetError):  # either EOF or a reset
                 assert b"" == await reader.read()
             writer.close()
 
@@ -214,7 +214,7 @@ def test_a_handshake_that_takes_too_long_is_given_up(
     run(scenario())
 
 
-def test_who_only_looks_in_leaves_no_trace(context: ReloadableContext) -> None:
+def test_a_connection_without_data_is_not_reported(context: ReloadableContext) -> None:
     async def scenario() -> None:
         failures: list[str] = []
         async with serve(
@@ -232,7 +232,7 @@ def test_who_only_looks_in_leaves_no_trace(context: ReloadableContext) -> None:
     run(scenario())
 
 
-def test_a_connection_that_has_ended_does_not_wait_for_the_garbage_collector(
+def test_a_closed_connection_is_freed_without_the_garbage_collector(
     context: ReloadableContext, client: ssl.SSLContext
 ) -> None:
     async def scenario() -> None:
