@@ -45,7 +45,7 @@ class MemorySource(DataSource):
 
     def schema(self) -> str:
         return (
-            "topic string, node int, seq bigint, id string, timestamp timestamp, "
+            "topic string, log string, node int, seq bigint, id string, timestamp timestamp, "
             "timestamp_ns bigint, body binary"
         )
 
@@ -82,6 +82,7 @@ class MemoryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = pa.RecordBatch.from_arrays(
             [
                 pa.repeat("orders", count),
+                pa.repeat("0" * 32, count),
                 pa.repeat(pa.scalar(1, pa.int32()), count),
                 pa.array(range(count), pa.int64()),
                 pa.array([f"{number:016x}" for number in range(count)]),
@@ -102,6 +103,7 @@ def arrow_schema() -> pa.Schema:
     return pa.schema(
         [
             ("topic", pa.string()),
+            ("log", pa.string()),
             ("node", pa.int32()),
             ("seq", pa.int64()),
             ("id", pa.string()),

@@ -33,9 +33,9 @@ class Cluster:
             nsqd.post(f"/topic/create?topic={topic}")
 
     def next_seqs(self, topic: str) -> dict[str, int]:
-        """Next sequence number of a topic, by node id."""
+        """Next sequence number of a topic, by log id."""
         logs = [nsqd.http("GET", f"/topic/log?topic={topic}").json() for nsqd in self.nsqds]
-        return {str(log["node_id"]): log["next_seq"] for log in logs}
+        return {log["log_id"]: log["next_seq"] for log in logs}
 
     def depth(self, topic: str, channel: str) -> int | None:
         """Depth of a channel on all nodes; None if it is missing, or a node is unreachable."""

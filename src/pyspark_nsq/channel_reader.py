@@ -223,6 +223,7 @@ def _to_arrow(topic: str, messages: list[Message]) -> bytes:
     batch = pa.RecordBatch.from_arrays(
         [
             pa.repeat(topic, count),
+            pa.nulls(count, pa.string()),
             pa.nulls(count, pa.int32()),
             pa.nulls(count, pa.int64()),
             pa.array([message.id.decode("ascii", "replace") for message in messages], pa.string()),

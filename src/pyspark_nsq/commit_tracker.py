@@ -12,7 +12,7 @@ from penstock.common.errors import HttpRequestError
 from pyspark_nsq.errors import NotStoredError
 from pyspark_nsq.history import History
 from pyspark_nsq.nodes import Nodes, TopicLogLocation
-from pyspark_nsq.offsets import TopicNode
+from pyspark_nsq.offsets import LogKey
 
 __all__ = ["CommitTracker"]
 
@@ -25,22 +25,22 @@ class CommitTracker:
     def __init__(self, nodes: Nodes, channel: str) -> None:
         self._nodes = nodes
         self._channel = channel
-        self._created: set[TopicNode] = set()
-        self._committed: dict[TopicNode, int] = {}
+        self._created: set[LogKey] = set()
+        self._committed: dict[LogKey, int] = {}
 
     def create_channels(
-        self, logs: Mapping[TopicNode, TopicLogLocation], offsets: Mapping[TopicNode, int]
+        self, logs: Mapping[LogKey, TopicLogLocation], offsets: Mapping[LogKey, int]
     ) -> None:
         """Create missing channels. Raises HttpRequestError if a node refuses."""
         for key, found in logs.items():
             if self._channel and key in offsets and key not in self._created:
-                seq = max(found.log.first_seq, min(offsets[key], found.log.next_seq))
+                seq = max(found.log.first_seq, min(offsets[key], found.log.high_watermark))
                 with _retry_next_batch("cannot create channel %s yet: %s", self._channel):
                     self._history(key, found).create_channel(self._channel, seq)
                     self._created.add(key)
 
     def commit(
-        self, logs: Mapping[TopicNode, TopicLogLocation], offsets: Mapping[TopicNode, int]
+        self, logs: Mapping[LogKey, TopicLogLocation], offsets: Mapping[LogKey, int]
     ) -> None:
         """Move the channels to these offsets. Unreachable nodes are updated by a later commit.
 
@@ -61,7 +61,7 @@ class CommitTracker:
             log.warning("channel %s was deleted; creating it again", self._channel)
             history.create_channel(self._channel, seq)
 
-    def _history(self, key: TopicNode, found: TopicLogLocation) -> History:
+    def _history(self, key: LogKey, found: TopicLogLocation) -> History:
         return self._nodes.history(found.base, key.topic)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from penstock.admin_api.blocking_api import ApiReply, BlockingApi
 from penstock.admin_api.models import TopicLogResponse
-from penstock.common.errors import HttpRequestError
+from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.common.go_json import decode_json
 from penstock.net.http_client.blocking import HttpStream
 from penstock.net.http_client.messages import without_secrets
@@ -49,13 +49,10 @@ class History:
             return int(stream.headers["x-penstock-first-seq"])
 
     @contextmanager
-    def frames(self, node: int, start: int, end: int) -> Iterator[HttpStream]:
+    def frames(self, log_id: str, start: int, end: int) -> Iterator[HttpStream]:
         """The frames of the messages `start` to `end` - 1. Raises NotStoredError, and
-        HttpRequestError if another node answers."""
-        with self._messages(**{"from": start, "to": end}) as stream:
-            found = stream.headers.get("x-penstock-node-id", "")
-            if found != str(node):
-                raise stream.error(f"node {found} answers, not node {node}")
+        NotConnectedError if this nsqd has another log of the topic."""
+        with self._messages(**{"from": f"{log_id}:{start}", "to": f"{log_id}:{end}"}) as stream:
             yield stream
 
     def create_channel(self, channel: str, seq: int) -> None:
@@ -82,7 +79,7 @@ class History:
             yield answer
 
 
-def _error(answer: ApiReply) -> NotStoredError | HttpRequestError:
+def _error(answer: ApiReply) -> NotStoredError | NotConnectedError | HttpRequestError:
     url = without_secrets(answer.url)
     match answer.error_code:
         case "SEQ_GONE":
@@ -91,6 +88,8 @@ def _error(answer: ApiReply) -> NotStoredError | HttpRequestError:
         case "SEQ_TOO_HIGH":
             next_seq = _int_field(answer, "next_seq")
             return NotStoredError(f"{url}: the log ends at {next_seq}", next_seq=next_seq)
+        case "LOG_GONE":
+            return NotConnectedError(f"{url}: this nsqd has another log of the topic")
         case "TOPIC_NOT_FOUND":
             return NotStoredError(f"{url}: the topic does not exist there")
         case _:

@@ -1,68 +1,69 @@
-"""The nodes of a cluster, found directly or through nsqlookupd, and their logs of the topics.
+"""The nodes of a cluster, found directly or through nsqlookupd, and the logs of their topics.
 
-A node is identified by its node id, not by its address, which may change. Two nodes with the same
-id are an error.
+A log is identified by its log id. The address of its node may change, and node ids may be equal.
 """
 
 import logging
-import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
+from penstock import __version__
 from penstock.admin_api.models import (
     InfoResponse,
     RegisteredNode,
-    StatsResponse,
-    TopicLogResponse,
-    TopicsResponse,
+    TopicLogSummary,
+    TopicsLogResponse,
 )
-from penstock.common import names
 from penstock.common.addresses import host_of
 from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
+from penstock.net.http_client.messages import without_secrets
 from pyspark_nsq.history import History
-from pyspark_nsq.offsets import TopicNode
+from pyspark_nsq.offsets import LogExtent, LogKey
 from pyspark_nsq.options import Access, Topics
 
-__all__ = ["ClusterSnapshot", "Nodes", "TopicLogLocation"]
+__all__ = ["ClusterSnapshot", "Nodes", "TopicLogLocation", "ask_all", "locate_logs"]
 
 log = logging.getLogger("pyspark_nsq")
 
 # Maximum nodes asked at the same time.
 THREADS_MAX = 16
 
-# How long the list of nodes is cached. Their logs are asked for each time.
-NODES_CACHE_SECONDS = 1.0
-
-NodeTopic: TypeAlias = tuple[str, str]
-"""The base URL of an nsqd, and a topic."""
-
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class TopicLogLocation(NamedTuple):
-    """The log of a topic, and the base URL of its nsqd."""
+    """The log of a topic, and the base URL and the id of its nsqd."""
 
     base: str
-    log: TopicLogResponse
+    node_id: int
+    log: TopicLogSummary
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
     """The logs of all reachable nodes, and the failures of the others."""
 
-    logs: Mapping[TopicNode, TopicLogLocation]
+    logs: Mapping[LogKey, TopicLogLocation]
     failures: tuple[Error, ...] = ()
+    has_answer: bool = True
+    """Whether at least one node has answered, or there are none."""
+    deleted: Mapping[LogKey, TopicLogLocation] = field(default_factory=dict)
+    """Logs that were deleted since the nodes were first asked."""
 
+    def require_answer(self) -> None:
+        """Raises NotConnectedError if all nodes have failed."""
+        if not self.has_answer:
+            raise NotConnectedError("; ".join(map(str, self.failures)))
 
-class _CachedNodes(NamedTuple):
-    topics: Topics
-    at: float
-    node_topics: list[NodeTopic]
-    failures: list[Error]
+    def extents(self) -> dict[LogKey, LogExtent]:
+        """The logs, in the form for the conversion of node ids."""
+        return {
+            key: LogExtent(found.base, found.node_id, found.log.first_seq, found.log.next_seq)
+            for key, found in self.logs.items()
+        }
 
 
 class Nodes:
@@ -71,39 +72,72 @@ class Nodes:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._api = access.http_api()
-        self._cached: _CachedNodes | None = None
         self._failed_lookupds: set[str] = set()
 
     def snapshot(self, topics: Topics) -> ClusterSnapshot:
-        """Asks all nodes for their logs. Raises NotConnectedError if all of them fail, and
-        ConfigError if two nodes have the same id."""
-        node_topics, lookup_failures = self._node_topics(topics)
-        failures = list(lookup_failures)
-        outcomes = _ask_all(self._log_at, node_topics)
-        logs: dict[TopicNode, TopicLogLocation] = {}
-        for (base, topic), outcome in zip(node_topics, outcomes, strict=True):
-            if isinstance(outcome, Error):
-                failures.append(outcome)
-            elif outcome is not None:
-                _add(logs, TopicNode(topic, outcome.node_id), TopicLogLocation(base, outcome))
-        unique = {str(failure): failure for failure in failures}
-        if unique and all(isinstance(outcome, Error) for outcome in outcomes):
-            raise NotConnectedError("; ".join(unique))
-        return ClusterSnapshot(logs, tuple(unique.values()))
+        """Asks all nodes for their logs, with one request each. Raises NotConnectedError if all of
+        them fail, and ConfigError if an nsqd has no catalog of its logs."""
+        bases = self.bases_of(topics)
+        answers = ask_all(self.catalog, bases)
+        failures = [each for each in answers if isinstance(each, Error)]
+        logs: dict[LogKey, TopicLogLocation] = {}
+        is_wanted = topics.matcher()
+        for base, answer in zip(bases, answers, strict=True):
+            if not isinstance(answer, Error):
+                locate_logs(logs, base, answer.node_id, answer.topics, is_wanted)
+        survey = ClusterSnapshot(
+            logs, tuple(failures), has_answer=not failures or len(failures) < len(answers)
+        )
+        survey.require_answer()
+        return survey
+
+    def catalog(self, base: str, since: str = "", wait_seconds: float = 0.0) -> TopicsLogResponse:
+        """The logs of one nsqd that have changed since the version `since`, or all. If none has
+        changed, nsqd answers after `wait_seconds`. Raises HttpRequestError, and ConfigError if nsqd
+        does not have this request."""
+        args = {"since": since, "wait": f"{wait_seconds:g}s"}
+        answer = self._api.get(base, "/topics/log", **args)
+        if answer.status == 404:
+            raise ConfigError(
+                f"{without_secrets(answer.url)}: this nsqd has no catalog of its logs: upgrade it"
+                f" to Penstock {__version__}, the version of this source, or later; or consume with"
+                " mode=channel"
+            )
+        return answer.decode(TopicsLogResponse)
+
+    def close(self) -> None:
+        """Close idle connections. Requests are still possible."""
+        self._api.close()
+
+    @property
+    def request_seconds(self) -> float:
+        """Time limit of a request."""
+        return self._access.request_seconds
 
     def history(self, base: str, topic: str) -> History:
         """The history of a topic at the nsqd with this base URL."""
         return History(self._api, base, topic)
 
     def topics(self) -> list[str]:
-        """Names of all topics that have a log; daemons that fail are skipped."""
-        return self._matching_topics(".*", [])
+        """Names of all topics that have a log. Raises NotConnectedError if all nodes fail."""
+        return sorted({key.topic for key in self.snapshot(Topics(pattern=".*")).logs})
+
+    def bases_of(self, topics: Topics) -> list[str]:
+        """Base URLs of the configured nodes, and of those that nsqlookupd knows to have at least
+        one of the topics. Raises NotConnectedError if all nsqlookupds fail."""
+        is_wanted = topics.matcher()
+        registered = [
+            _http_base(node)
+            for node in self._registered_nodes()
+            if any(map(is_wanted, _registered_topics(node)))
+        ]
+        return list(dict.fromkeys([*self._access.nsqds, *registered]))
 
     def tcp_addresses(self) -> list[str]:
         """TCP addresses of all nodes. Raises NotConnectedError if there are none."""
-        asked = _ask_all(self._tcp_address_of, self._access.nsqds)
+        asked = ask_all(self._tcp_address_of, self._access.nsqds)
         found = [each for each in asked if isinstance(each, str)]
-        found += [node.tcp_address for node in self._registered_nodes("/nodes")]
+        found += [node.tcp_address for node in self._registered_nodes()]
         failures = [each for each in asked if isinstance(each, Error)]
         for failure in failures:
             log.warning("%s", failure)
@@ -114,7 +148,7 @@ class Nodes:
 
     def bases(self) -> list[str]:
         """Base URLs of all nodes. Raises NotConnectedError if all nsqlookupds fail."""
-        known = [*self._access.nsqds, *map(_http_base, self._registered_nodes("/nodes"))]
+        known = [*self._access.nsqds, *map(_http_base, self._registered_nodes())]
         return list(dict.fromkeys(known))
 
     def size_max(self) -> int | None:
@@ -128,47 +162,10 @@ class Nodes:
 
     # Internals.
 
-    def _node_topics(self, topics: Topics) -> tuple[list[NodeTopic], list[Error]]:
-        """Nodes that may have the topics, and the failures of daemons. Cached, because an idle
-        stream asks a hundred times per second."""
-        cached, now = self._cached, time.monotonic()
-        if cached is None or cached.topics != topics or now - cached.at >= NODES_CACHE_SECONDS:
-            cached = self._cached = _CachedNodes(topics, now, *self._find_node_topics(topics))
-        return cached.node_topics, cached.failures
-
-    def _find_node_topics(self, topics: Topics) -> tuple[list[NodeTopic], list[Error]]:
-        failures: list[Error] = []
-        wanted = topics.names or self._matching_topics(topics.pattern, failures)
-        found = [(base, topic) for base in self._access.nsqds for topic in wanted]
-        if self._access.lookupds:
-            for topic in wanted:
-                nodes = self._registered_nodes("/lookup", topic=topic)
-                found += [(_http_base(node), topic) for node in nodes]
-        return list(dict.fromkeys(found)), failures
-
-    def _matching_topics(self, pattern: str, failures: list[Error]) -> list[str]:
-        """Topics whose whole name matches; failures of daemons are appended to `failures`."""
-        answers = [
-            *_ask_all(self._topics_of_nsqd, self._access.nsqds),
-            *_ask_all(self._topics_of_lookupd, self._access.lookupds),
-        ]
-        failures += [each for each in answers if isinstance(each, Error)]
-        known = {topic for each in answers if not isinstance(each, Error) for topic in each}
-        matches = re.compile(pattern).fullmatch
-        return sorted(topic for topic in known if matches(topic) and not names.is_ephemeral(topic))
-
-    def _topics_of_nsqd(self, base: str) -> list[str]:
-        args = {"format": "json", "include_clients": "false"}
-        stats = self._api.get_json(base, "/stats", StatsResponse, **args)
-        return [topic.topic_name for topic in stats.topics or ()]
-
-    def _topics_of_lookupd(self, base: str) -> list[str]:
-        return self._api.get_json(base, "/topics", TopicsResponse).topics or []
-
-    def _registered_nodes(self, path: str, **args: str) -> list[RegisteredNode]:
+    def _registered_nodes(self) -> list[RegisteredNode]:
         """Nodes that any nsqlookupd knows. Raises NotConnectedError if all nsqlookupds fail."""
         lookupds = self._access.lookupds
-        answers = _ask_all(lambda base: self._api.registered_nodes(base, path, **args), lookupds)
+        answers = ask_all(lambda base: self._api.registered_nodes(base, "/nodes"), lookupds)
         failed = {
             base: answer
             for base, answer in zip(lookupds, answers, strict=True)
@@ -183,31 +180,37 @@ class Nodes:
         self._failed_lookupds = set(failed)
         return [each for found in answers if not isinstance(found, Error) for each in found]
 
-    def _log_at(self, node_topic: NodeTopic) -> TopicLogResponse | None:
-        return self.history(*node_topic).log()
-
     def _tcp_address_of(self, base: str) -> str:
         info = self._api.get_json(base, "/info", InfoResponse)
         return f"{host_of(base.partition('://')[2])}:{info.tcp_port}"
 
 
-def _add(logs: dict[TopicNode, TopicLogLocation], key: TopicNode, found: TopicLogLocation) -> None:
-    other = logs.get(key)
-    # The same node may be found under two names of its host; then the logs are equal.
-    if other is not None and other.log.first_seq != found.log.first_seq:
-        raise ConfigError(
-            f"{other.base} and {found.base} both have node id {key.node}: "
-            "give each nsqd its own --node-id"
-        )
-    logs.setdefault(key, found)
+def locate_logs(
+    logs: dict[LogKey, TopicLogLocation],
+    base: str,
+    node_id: int,
+    found: Iterable[TopicLogSummary],
+    is_wanted: Callable[[str], bool],
+) -> None:
+    """Add the logs of a node whose topics are wanted.
+
+    If a log is known already, the node has two addresses, and the first one is used.
+    """
+    for each in found:
+        if is_wanted(each.topic):
+            key = LogKey(each.topic, each.log_id)
+            logs.setdefault(key, TopicLogLocation(base, node_id, each))
 
 
-def _ask_all(ask: Callable[[T], R], items: Iterable[T]) -> list[R | Error]:
-    """Asks for all items at the same time; a failed item's error is its result."""
+def ask_all(ask: Callable[[T], R], items: Iterable[T]) -> list[R | Error]:
+    """Asks for all items at the same time; a failed item's error is its result. Raises
+    ConfigError."""
 
     def outcome(item: T) -> R | Error:
         try:
             return ask(item)
+        except ConfigError:
+            raise
         except Error as failure:
             return failure
 
@@ -220,3 +223,10 @@ def _ask_all(ask: Callable[[T], R], items: Iterable[T]) -> list[R | Error]:
 
 def _http_base(node: RegisteredNode) -> str:
     return f"http://{node.http_address}"
+
+
+def _registered_topics(node: RegisteredNode) -> list[str]:
+    """The topics of a node, without those that are being deleted from it."""
+    registered = node.topics or []
+    tombstones = node.tombstones or [False] * len(registered)
+    return [name for name, is_gone in zip(registered, tombstones, strict=False) if not is_gone]

@@ -7,7 +7,7 @@ options are errors: a misspelt `failOnDataLoss` would otherwise go unnoticed unt
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ _ACCESS = (
 _SOURCE = (
     *("topic", "topicPattern", "channel", "mode", "startingOffsets", "startingTimestamp"),
     *("endingOffsets", "endingTimestamp", "maxMessagesPerTrigger", "maxBytesPerTrigger"),
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "nodeTimeout"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "nodeTimeout", "idleWait"),
 )
 _SINK = ("topic", "maxMessageSize", "publishTimeout")
 _SPARKS_OWN = ("checkpointLocation", "queryName")
@@ -111,6 +111,14 @@ class Topics:
     names: tuple[str, ...] = ()
     pattern: str = ""
 
+    def matcher(self) -> Callable[[str], bool]:
+        """A function that tells whether a topic is one of them. A pattern does not match ephemeral
+        topics, which have no log."""
+        if self.names:
+            return frozenset(self.names).__contains__
+        matches = re.compile(self.pattern).fullmatch
+        return lambda topic: matches(topic) is not None and not names.is_ephemeral(topic)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
@@ -128,6 +136,7 @@ class SourceOptions:
     rows_per_partition: int = ROWS_PER_PARTITION
     fail_on_data_loss: bool = True
     node_timeout_seconds: float = 60.0
+    idle_wait_seconds: float = 0.5
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
@@ -147,6 +156,7 @@ class SourceOptions:
             rows_per_partition=parser.count("maxRecordsPerPartition") or ROWS_PER_PARTITION,
             fail_on_data_loss=parser.flag("failOnDataLoss", default=True),
             node_timeout_seconds=parser.seconds("nodeTimeout", 60.0),
+            idle_wait_seconds=parser.seconds("idleWait", 0.5),
         )
         if options.mode == "channel" and (not options.channel or len(options.topics.names) != 1):
             raise ConfigError("mode=channel requires exactly one topic, and a channel")

@@ -24,6 +24,7 @@ from penstock.common.errors import CorruptStreamError, Error, HttpRequestError, 
 from penstock.protocol.frames import FRAME_MESSAGE, MESSAGE_HEADER_BYTES
 from pyspark_nsq.errors import DataLossError, NodeUnavailableError, NotStoredError
 from pyspark_nsq.nodes import Nodes
+from pyspark_nsq.offsets import NodeIdOffsets
 from pyspark_nsq.options import SourceOptions, Topics
 from pyspark_nsq.planning import Range, RangesPartition
 
@@ -43,12 +44,13 @@ log = logging.getLogger("pyspark_nsq")
 RETRY_SECONDS = 0.2
 
 SCHEMA = (
-    "topic string, node int, seq bigint, id string, timestamp timestamp, timestamp_ns bigint, "
-    "body binary"
+    "topic string, log string, node int, seq bigint, id string, timestamp timestamp, "
+    "timestamp_ns bigint, body binary"
 )
 ARROW_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
+        ("log", pa.string()),
         ("node", pa.int32()),
         ("seq", pa.int64()),
         ("id", pa.string()),
@@ -72,18 +74,19 @@ Starts = npt.NDArray[np.int64]
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a partition."""
+    """Read the rows of a partition. All ranges of a node use one connection."""
     assert isinstance(partition, RangesPartition)
+    nodes = Nodes(options.access)
     for wanted, base in partition.ranges:
-        yield from RangeReader(options, wanted, base).batches()
+        yield from RangeReader(options, nodes, wanted, base).batches()
 
 
 class RangeReader:
     """Reads one range. Tries the nsqd at `base` first, if given."""
 
-    def __init__(self, options: SourceOptions, wanted: Range, base: str = "") -> None:
+    def __init__(self, options: SourceOptions, nodes: Nodes, wanted: Range, base: str = "") -> None:
         self._options = options
-        self._nodes = Nodes(options.access)
+        self._nodes = nodes
         self._range = wanted
         self._base = base
         self._next_seq = wanted.start
@@ -109,10 +112,10 @@ class RangeReader:
             self._skip_missing(refusal)
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
-        wanted = self._range
-        history = self._nodes.history(self._base or self._locate(), wanted.topic)
-        with history.frames(wanted.node, self._next_seq, wanted.end) as frames:
-            for batch in arrow_batches(frames, wanted.topic):
+        history = self._nodes.history(self._base or self._locate(), self._range.topic)
+        topic, log_id, _, end = self._range
+        with history.frames(log_id, self._next_seq, end) as frames:
+            for batch in arrow_batches(frames, topic, log_id):
                 yield batch
                 self._record_progress(batch)
 
@@ -149,8 +152,7 @@ class RangeReader:
         return found is not None and found.first_seq <= self._next_seq
 
     def _report_loss(self, start: int, end: int, why: Error) -> None:
-        topic, node = self._range.topic, self._range.node
-        lost = f"topic {topic}, node {node}: messages {start} to {end - 1} are lost ({why})"
+        lost = f"{self._range.key}: messages {start} to {end - 1} are lost ({why})"
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{lost}; failOnDataLoss=false skips them")
         log.error("%s", lost)
@@ -165,20 +167,22 @@ class RangeReader:
 
     def _give_up(self, failure: Error) -> None:
         wanted, seconds = self._range, self._options.node_timeout_seconds
-        node = f"node {wanted.node} of topic {wanted.topic}"
-        error = f"{node} was unreachable for {seconds:g} s: {failure}"
+        error = f"{wanted.key}: the node was unreachable for {seconds:g} s: {failure}"
         if self._options.fail_on_data_loss:
             raise NodeUnavailableError(error)
         self._report_loss(self._next_seq, wanted.end, NodeUnavailableError(error))
         self._next_seq = wanted.end
 
     def _locate(self) -> str:
-        """Find the base URL of the node. Raises HttpRequestError or NotConnectedError."""
-        key = self._range.key
-        survey = self._nodes.snapshot(Topics((key.topic,)))
+        """Find the base URL of the log, and its id if only the node id is known. Raises
+        HttpRequestError or NotConnectedError."""
+        survey = self._nodes.snapshot(Topics((self._range.topic,)))
+        offsets = {self._range.key: self._next_seq}
+        (key,) = NodeIdOffsets().convert(offsets, survey.extents(), is_complete=not survey.failures)
         if key not in survey.logs:
-            others = "; ".join(map(str, survey.failures)) or "no nsqd has this node id"
-            raise NotConnectedError(f"node {key.node} not found: {others}")
+            others = "; ".join(map(str, survey.failures)) or "no nsqd has this log"
+            raise NotConnectedError(f"{key} not found: {others}")
+        self._range = self._range._replace(log_id=key.log_id)
         self._base = survey.logs[key].base
         return self._base
 
@@ -194,7 +198,7 @@ class ByteSource(Protocol):
 
 
 def arrow_batches(
-    source: ByteSource, topic: str, *, buffer_bytes: int = BUFFER_BYTES
+    source: ByteSource, topic: str, log_id: str, *, buffer_bytes: int = BUFFER_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """Decode a stream of frames. Raises CorruptStreamError if it ends within a frame."""
     buffer, filled, ended = bytearray(buffer_bytes), 0, False
@@ -205,7 +209,7 @@ def arrow_batches(
             ended = not count
         starts, used = find_frame_starts(buffer, filled)
         if len(starts):
-            yield decode_frames(buffer, starts, used, topic)
+            yield decode_frames(buffer, starts, used, topic, log_id)
         elif filled == len(buffer):
             buffer = buffer + bytes(len(buffer))  # the message does not fit into the buffer
             continue
@@ -250,7 +254,9 @@ def _find_equal_frames(buffer: bytearray, filled: int) -> tuple[Starts, int]:
     return right, len(right) * frame_bytes
 
 
-def decode_frames(buffer: bytearray, starts: Starts, used: int, topic: str) -> pa.RecordBatch:
+def decode_frames(
+    buffer: bytearray, starts: Starts, used: int, topic: str, log_id: str
+) -> pa.RecordBatch:
     """Decode the frames at `starts`; the last one ends at `used`."""
     count = len(starts)
     if not (_field(buffer, used, ">i4")[starts + _TYPE_AT] == FRAME_MESSAGE).all():
@@ -261,6 +267,7 @@ def decode_frames(buffer: bytearray, starts: Starts, used: int, topic: str) -> p
     node, seqs = _node_and_seqs(buffer, starts, used)
     columns = [
         pa.repeat(pa.scalar(topic), count),
+        pa.repeat(pa.scalar(log_id), count),
         pa.repeat(pa.scalar(node, pa.int32()), count),
         pa.array(seqs),
         parts.take(pa.array(every_third + 1)).view(pa.string()),

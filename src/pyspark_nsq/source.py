@@ -2,9 +2,13 @@
 
 A micro-batch contains the messages between two offsets.
 
-- The offsets list a new node, at the beginning of its log, one batch before the node is read. So
-  a batch that is planned again after a restart reads the same messages.
+- The offsets list a new log, at its beginning, one batch before it is read. So a batch that is
+  planned again after a restart reads the same messages.
 - An unreachable node keeps its offset; the stream continues with the other nodes.
+- If a topic is deleted and created again, it has a new log, which is read from its beginning. The
+  offset of the old log is dropped if this process sees the deletion; otherwise it stays, without
+  effect.
+- Node ids in the offsets of an earlier version are replaced by log ids in the first batch.
 - With the option `channel`, nsqd retains messages that Spark has not committed, and reports their
   number as the depth of the channel.
 
@@ -14,7 +18,8 @@ therefore keeps the options as strings, and each process parses them.
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -35,27 +40,32 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.admin_api.models import LogSegment
 from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
+from pyspark_nsq.catalog import ClusterCatalog
 from pyspark_nsq.channel_reader import ChannelReader
 from pyspark_nsq.commit_tracker import CommitTracker
-from pyspark_nsq.errors import DataLossError
+from pyspark_nsq.errors import DataLossError, NodeUnavailableError
 from pyspark_nsq.nodes import ClusterSnapshot, Nodes, TopicLogLocation
 from pyspark_nsq.offsets import (
     EARLIEST,
     AtTime,
     JsonOffsets,
+    LogKey,
+    NodeIdOffsets,
     Offsets,
-    TopicNode,
     from_json,
     to_json,
 )
 from pyspark_nsq.options import SinkOptions, SourceOptions
 from pyspark_nsq.planning import (
     FilterBounds,
+    fetch_segments,
     limit_end,
     parse_filters,
     plan_partitions,
     ranges_between,
+    ranges_to_measure,
     resolve_offsets,
 )
 from pyspark_nsq.reader import SCHEMA, read_partition
@@ -71,6 +81,8 @@ __all__ = [
 
 log = logging.getLogger("pyspark_nsq")
 
+RETRY_SECONDS = 0.2
+
 
 class BatchReader(DataSourceReader):
     """Reads all messages that the nodes have at planning time, unless options limit the range."""
@@ -83,14 +95,17 @@ class BatchReader(DataSourceReader):
         nodes, bounds = Nodes(self._options.access), self._bounds
         survey = nodes.snapshot(self._options.topics)
         self._check_failures(survey)
-        logs = {key: found for key, found in survey.logs.items() if bounds.admits(key)}
-        start = resolve_offsets(nodes, logs, self._options.starting)
-        end = resolve_offsets(nodes, logs, self._options.ending)
+        logs = {
+            key: found for key, found in survey.logs.items() if bounds.admits(key, found.node_id)
+        }
+        survey = ClusterSnapshot(logs)
+        start = resolve_offsets(nodes, survey, self._options.starting)
+        end = resolve_offsets(nodes, survey, self._options.ending)
         if bounds.time_ns_min is not None:
-            from_then = resolve_offsets(nodes, logs, AtTime(bounds.time_ns_min))
+            from_then = resolve_offsets(nodes, survey, AtTime(bounds.time_ns_min))
             start = {key: max(seq, from_then[key]) for key, seq in start.items()}
-        ranges = map(bounds.clip, ranges_between(start, end))
-        return plan_partitions(self._options, [each for each in ranges if each.size], logs)
+        ranges = [each for each in map(bounds.clip, ranges_between(start, end)) if each.size]
+        return plan_partitions(self._options, nodes, ranges, logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
@@ -119,39 +134,45 @@ def create_batch_reader(options: SourceOptions) -> BatchReader:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Exists on the driver for the lifetime of the query; the executors read with copies of it."""
+    """Exists on the driver for the lifetime of the query; the executors read with copies of it.
+    The driver's first request creates the catalog, whose threads cannot be copied."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._nodes = Nodes(options.access)
         self._commits = CommitTracker(self._nodes, options.channel)
-        self._logs: Mapping[TopicNode, TopicLogLocation] = {}
+        self._catalog: ClusterCatalog | None = None
+        self._survey = ClusterSnapshot({})
         self._target: Offsets | None = None
         self._unreachable: set[str] = set()
+        self._node_ids = NodeIdOffsets()
+        self._parsed: tuple[JsonOffsets, Offsets] = {}, {}
 
     # Offsets.
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 (Spark's name, as are those below)
         """Start of a new query. Requires all nodes, unless it starts at the earliest messages:
         nodes that appear later are read from there anyway."""
-        survey = self._nodes.snapshot(self._options.topics)
+        survey = self._running_catalog().snapshot(fresh=True)
+        survey.require_answer()
         if survey.failures and self._options.starting != EARLIEST:
             raise NotConnectedError("; ".join(map(str, survey.failures)))
-        offsets = resolve_offsets(self._nodes, survey.logs, self._options.starting)
+        offsets = resolve_offsets(self._nodes, survey, self._options.starting)
         self._commits.create_channels(survey.logs, offsets)
         return to_json(offsets)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
-        start_offsets = from_json(start)
-        self._refresh_metadata()
-        ends = self._available_ends(start_offsets)
-        self._commits.create_channels(self._logs, {**ends, **start_offsets})
+        given = self._from_json(start)
+        start_offsets, ends = self._wait_for_messages(given)
+        self._commits.create_channels(self._survey.logs, {**ends, **start_offsets})
         # Messages before the start of a new batch are done. Spark calls commit() only when the next
         # batch has data; until then an idle query would appear to have a lag.
-        self._commits.commit(self._logs, start_offsets)
+        self._commits.commit(self._survey.logs, start_offsets)
         rows_max, bytes_max = self._limits(limit)
-        logs = {key: found.log for key, found in self._logs.items()}
-        return to_json(limit_end(start_offsets, ends, logs, rows_max=rows_max, bytes_max=bytes_max))
+        if rows_max is not None or bytes_max is not None:
+            ends = self._limit(start_offsets, ends, rows_max, bytes_max)
+        # Speed: if nothing is new, the offsets are not converted to JSON.
+        return start if ends == given else to_json(ends)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -163,70 +184,168 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802
         """End of the logs regardless of limits. Spark reports it as the source's progress."""
-        ends = {key: found.log.next_seq for key, found in self._logs.items()}
+        ends = {key: found.log.high_watermark for key, found in self._survey.logs.items()}
         return to_json(ends) if ends else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        survey = self._nodes.snapshot(self._options.topics)
-        self._target = {key: found.log.next_seq for key, found in survey.logs.items()}
+        survey = self._running_catalog().snapshot(fresh=True)
+        survey.require_answer()
+        self._target = {key: found.log.high_watermark for key, found in survey.logs.items()}
         for failure in survey.failures:
             log.warning("ending without the messages of an unreachable nsqd: %s", failure)
 
     # Batches.
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
-        ranges = ranges_between(from_json(start), from_json(end))
+        start_offsets, end_offsets = self._batch_offsets(self._from_json(start), from_json(end))
+        ranges = ranges_between(start_offsets, end_offsets)
         if any(self._is_unknown(each.key, each.end) for each in ranges):
             self._refresh_metadata()  # a batch planned before a restart
-        return plan_partitions(self._options, ranges, self._logs)
+        return plan_partitions(self._options, self._nodes, ranges, self._survey.logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
     def commit(self, end: JsonOffsets) -> None:
-        self._commits.commit(self._logs, from_json(end))
+        self._commits.commit(self._survey.logs, self._with_log_ids(self._from_json(end)))
 
-    # Within.
+    def stop(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+
+    # Metadata.
+
+    def _running_catalog(self) -> ClusterCatalog:
+        if self._catalog is None:
+            self._catalog = ClusterCatalog(self._nodes, self._options.topics)
+        return self._catalog
 
     def _refresh_metadata(self) -> None:
         """Refresh metadata; skip unreachable nodes, warning once per node."""
         try:
-            survey = self._nodes.snapshot(self._options.topics)
-        except (HttpRequestError, NotConnectedError) as failure:
+            survey = self._running_catalog().snapshot()
+        except NotConnectedError as failure:
             survey = ClusterSnapshot({}, (failure,))
-        self._logs = survey.logs
+        self._survey = survey
         unreachable = {_node_of(failure): failure for failure in survey.failures}
         for node in unreachable.keys() - self._unreachable:
             log.warning("continuing without an unreachable nsqd: %s", unreachable[node])
         self._unreachable = set(unreachable)
 
+    def _wait_for_messages(self, given: Offsets) -> tuple[Offsets, Offsets]:
+        """The start of the next batch with log ids, and its end without limits. If nothing is new,
+        wait for a change, at most `idleWait`: Spark would ask again after 10 ms."""
+        deadline = time.monotonic() + self._options.idle_wait_seconds
+        while True:
+            self._refresh_metadata()
+            start_offsets = self._with_log_ids(given)
+            ends = self._available_ends(start_offsets)
+            seconds = deadline - time.monotonic()
+            if ends != given or self._target is not None or seconds <= 0:
+                return start_offsets, ends
+            self._running_catalog().wait_for_change(self._survey, seconds)
+
+    def _is_unknown(self, key: LogKey, end: int) -> bool:
+        found = self._survey.logs.get(key)
+        return found is None or found.log.next_seq < end
+
+    # Offsets of earlier versions.
+
+    def _from_json(self, nested: JsonOffsets) -> Offsets:
+        """Speed: an idle query passes the same offsets twice per second, possibly of thousands of
+        logs."""
+        if self._parsed[0] != nested:
+            self._parsed = nested, from_json(nested)
+        return self._parsed[1]
+
+    def _with_log_ids(self, offsets: Offsets) -> Offsets:
+        """Replace node ids by log ids, except those of unreachable nodes."""
+        if not any(key.is_node_id for key in offsets):
+            return offsets
+        survey = self._survey
+        return self._node_ids.convert(
+            offsets, survey.extents(), is_complete=bool(survey.logs) and not survey.failures
+        )
+
+    def _batch_offsets(self, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        """The offsets of a planned batch, converted alike. If only the end has log ids, the batch
+        cannot be planned without the nodes: it waits for them, at most `nodeTimeout`."""
+        deadline = time.monotonic() + self._options.node_timeout_seconds
+        while True:
+            if any(key.is_node_id for key in (*start, *end)):
+                self._refresh_metadata()
+            converted = self._with_log_ids(start)
+            left = {key for key in converted if key.is_node_id and key not in end}
+            if not any(key.topic == new.topic for key in left for new in end.keys() - converted):
+                return converted, self._with_log_ids(end)
+            if time.monotonic() >= deadline:
+                raise NodeUnavailableError(
+                    f"{', '.join(map(str, sorted(left)))}: the checkpoint is from an earlier"
+                    " version, and its offsets cannot be converted while the node is unreachable"
+                )
+            time.sleep(RETRY_SECONDS)
+
+    # Ends of a batch.
+
     def _available_ends(self, start_offsets: Offsets) -> Offsets:
         """The current end of each log; of a new log, its beginning."""
+        survey, target = self._survey, self._target
         ends = dict(start_offsets)
-        for key, found in self._logs.items():
+        unresolved = {key for key in start_offsets if key.is_node_id}
+        for key, found in survey.logs.items():
             if key in start_offsets:
-                ends[key] = self._next_seq(key, found, start_offsets[key])
-            elif self._target is None or key in self._target:
+                ends[key] = self._end(key, found, start_offsets[key])
+            elif LogKey(key.topic, str(found.node_id)) in unresolved:
+                continue  # perhaps the log that the node id stands for
+            elif target is None or key in target:
                 ends[key] = found.log.first_seq
         # The tasks wait for a node that was reachable at the start and is not now.
-        for key in (self._target or {}).keys() & start_offsets.keys() - self._logs.keys():
-            ends[key] = max(start_offsets[key], (self._target or {})[key])
+        for key in (target or {}).keys() & start_offsets.keys() - survey.logs.keys():
+            ends[key] = max(start_offsets[key], (target or {})[key])
+        for key in survey.deleted.keys() & start_offsets.keys() - survey.logs.keys():
+            self._check_deleted(key, survey.deleted[key], start_offsets[key])
+            del ends[key]
         return ends
 
-    def _next_seq(self, key: TopicNode, found: TopicLogLocation, start_seq: int) -> int:
+    def _end(self, key: LogKey, found: TopicLogLocation, start_seq: int) -> int:
         next_seq = found.log.next_seq
         if next_seq < start_seq:
             lost = (
-                f"topic {key.topic}, node {key.node}: the log ends at {next_seq}, but has been "
+                f"{key}: the log ends at {next_seq}, but has been "
                 f"read to {start_seq}: was nsqd restored from a backup?"
             )
-            if self._options.fail_on_data_loss:
-                raise DataLossError(f"{lost}; failOnDataLoss=false continues with new messages")
-            log.error("%s", lost)
+            self._report_loss(lost, "continues with new messages")
             return next_seq
+        end = max(start_seq, found.log.high_watermark)
         if self._target is None:
-            return next_seq
-        return max(start_seq, min(next_seq, self._target.get(key, start_seq)))
+            return end
+        return max(start_seq, min(end, self._target.get(key, start_seq)))
+
+    def _check_deleted(self, key: LogKey, found: TopicLogLocation, start_seq: int) -> None:
+        if found.log.next_seq > start_seq:
+            last_seq = found.log.next_seq - 1
+            lost = f"{key}: messages {start_seq} to {last_seq} are lost: the topic was deleted"
+            self._report_loss(lost, "continues without them")
+
+    def _report_loss(self, lost: str, otherwise: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{lost}; failOnDataLoss=false {otherwise}")
+        log.error("%s", lost)
+
+    def _limit(
+        self, start: Offsets, ends: Offsets, rows_max: int | None, bytes_max: int | None
+    ) -> Offsets:
+        logs = self._survey.logs
+        sizes = {key: found.log.bytes for key, found in logs.items()}
+        cut = ranges_to_measure(start, ends, sizes, rows_max=rows_max, bytes_max=bytes_max)
+        if not cut:
+            return ends
+        whole = {
+            key: [LogSegment(found.log.first_seq, found.log.next_seq, found.log.bytes)]
+            for key, found in logs.items()
+        }
+        segments = {**whole, **fetch_segments(self._nodes, cut, logs)}
+        return limit_end(start, ends, segments, rows_max=rows_max, bytes_max=bytes_max)
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         if isinstance(limit, ReadAllAvailable):
@@ -234,10 +353,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         return rows_max, bytes_max or self._options.bytes_per_trigger
-
-    def _is_unknown(self, key: TopicNode, end: int) -> bool:
-        found = self._logs.get(key)
-        return found is None or found.log.next_seq < end
 
 
 def _node_of(failure: Error) -> str:

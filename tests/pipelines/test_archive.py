@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.tables import history, publish
+from tests.spark.earlier_version import BODIES, copy_data, run_nsqds
+from tests.spark.tables import bodies, history, publish
 
 from penstock.common.errors import ConfigError, LakeError, NotConnectedError, PipelineError
 from penstock.pipelines import archive as archive_module
 from penstock.pipelines.archive import ArchiveConfig, ArchiveResult, archive, check_config
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake
+from penstock.pipelines.lake_writer import Commits
 from penstock.pipelines.running import Stop
 from penstock.pipelines.tables import topic_table
 from penstock.testing.nsqd import NsqdProcess
@@ -67,6 +69,24 @@ def test_every_message_is_archived_once_with_a_lost_or_outdated_checkpoint(
     publish(nsqd, "Orders", ["too late"])
     with pytest.raises(PipelineError, match="was the lake restored from a backup"):
         run(spark, wanted)
+
+
+def test_a_lake_of_an_earlier_version_is_continued(spark: SparkSession, tmp_path: Path) -> None:
+    data = copy_data(tmp_path)
+    lake = data / "lake"
+    with run_nsqds(data) as nsqds:
+        wanted = config(lake, *nsqds, topics=["orders"])
+        [first] = run(spark, wanted)
+        archived = bodies(topic_table(spark, Lake.open(lake), "orders"))
+        publish(nsqds[0], "orders", ["033"])
+        shutil.rmtree(Lake(lake).topic("orders").checkpoint)
+        [second] = run(spark, wanted)
+
+    assert BODIES == archived
+    assert (6, 1, 52) == (first.messages, second.messages, second.total)
+    assert sorted([*BODIES, "033"]) == bodies(topic_table(spark, Lake.open(lake), "orders"))
+    next_seqs = Commits.load_state(Lake(lake).topic("orders")).next_seqs
+    assert [32, 32] == [len(log_id) for log_id in next_seqs]
 
 
 def test_a_node_that_joins_again_without_a_checkpoint_is_not_archived_twice(

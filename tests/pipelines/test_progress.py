@@ -12,7 +12,9 @@ from penstock.pipelines.progress import (
     RateMeter,
     format_line,
 )
-from pyspark_nsq.offsets import TopicNode
+from pyspark_nsq.offsets import LogKey
+
+A, B = "a" * 32, "b" * 32
 
 
 def report(batch: int, rows: int, end: dict[str, int], there: dict[str, int]) -> dict[str, Any]:
@@ -26,22 +28,22 @@ def report(batch: int, rows: int, end: dict[str, int], there: dict[str, int]) ->
     }
 
 
-def test_reports_are_counted_once_and_lag_is_by_node() -> None:
+def test_reports_are_counted_once_and_lag_is_by_log() -> None:
     meter = QueryMeter("orders")
-    first = report(0, 100, {"1": 100, "2": 7}, {"1": 150, "2": 7})
+    first = report(0, 100, {A: 100, B: 7}, {A: 150, B: 7})
     meter.observe([first])
-    meter.observe([first, report(1, 50, {"1": 150, "2": 7}, {"1": 170, "2": 9})])
+    meter.observe([first, report(1, 50, {A: 150, B: 7}, {A: 170, B: 9})])
     metrics = meter.metrics(10.0)
 
     assert (2, 150, 1.5) == (metrics.batches, metrics.rows, metrics.batch_seconds)
-    assert {"1": 20, "2": 2} == metrics.lag
+    assert {"a" * 8: 20, "b" * 8: 2} == metrics.lag
     assert 22 == metrics.total_lag
 
 
 def test_remaining_messages_give_the_remaining_time() -> None:
-    meter = QueryMeter("orders", target={TopicNode("orders", 1): 300})
+    meter = QueryMeter("orders", target={LogKey("orders", A): 300})
     meter.metrics(10.0)
-    meter.observe([report(0, 100, {"1": 100}, {"1": 400})])
+    meter.observe([report(0, 100, {A: 100}, {A: 400})])
     metrics = meter.metrics(12.0)
 
     assert 200 == metrics.remaining

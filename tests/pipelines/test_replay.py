@@ -51,15 +51,18 @@ def bodies(nsqd: NsqdProcess, topic: str) -> list[str]:
     return [message["body"] for message in history(nsqd, topic)]
 
 
-def add(lake: Path, numbers: range, *, at_second: int | None = None) -> None:
+def add(
+    lake: Path, numbers: range, *, at_second: int | None = None, has_log_ids: bool = True
+) -> None:
     """Write a lake like `penstock archive`: messages a second apart, of two nodes in turn,
-    unsorted."""
+    unsorted. Earlier versions did not write log ids."""
     first = numbers.start if at_second is None else at_second
     topic = Lake.create(lake).topic("orders")
     hour = topic.messages / "date=2026-11-15" / "hour=08"
     hour.mkdir(parents=True, exist_ok=True)
     rows = [
         {
+            "log": f"{number % 2:032x}" if has_log_ids else None,
             "node": number % 2,
             "seq": number,
             "id": f"{number:016x}",
@@ -69,10 +72,12 @@ def add(lake: Path, numbers: range, *, at_second: int | None = None) -> None:
         }
         for number in reversed(numbers)
     ]
-    columns = pa.schema([field for field in ARROW_SCHEMA if field.name != "topic"])
+    omitted = ("topic",) if has_log_ids else ("topic", "log")
+    columns = pa.schema([field for field in ARROW_SCHEMA if field.name not in omitted])
     pq.write_table(pa.Table.from_pylist(rows, columns), hour / f"{numbers.start}.parquet")
     topic.state.mkdir(parents=True, exist_ok=True)
-    topic.committed.write_text(json.dumps({"next_seqs": dict.fromkeys("01", numbers.stop)}))
+    logs = [f"{node:032x}" if has_log_ids else str(node) for node in range(2)]
+    topic.committed.write_text(json.dumps({"next_seqs": dict.fromkeys(logs, numbers.stop)}))
 
 
 def test_messages_are_published_once_and_in_order_despite_crashes(
@@ -80,7 +85,7 @@ def test_messages_are_published_once_and_in_order_despite_crashes(
 ) -> None:
     """Crashes between storing a chunk and recording it, and before sending one."""
     lake = tmp_path / "lake"
-    add(lake, range(20))
+    add(lake, range(20), has_log_ids=False)
     add(lake, range(20, 40))
     wanted = config(lake, nsqd, end="2026-11-15T08:00:30Z", where="body not like '%5'")
     monkeypatch.setattr(replay_module, "CHUNK_MESSAGES", 4)
@@ -111,6 +116,32 @@ def test_messages_are_published_once_and_in_order_despite_crashes(
     assert expected == bodies(nsqd, "again")
     assert (True, 27, 27) == (last.is_resumed, done.done, done.messages)
     assert [] == list(Lake.open(lake).replays.iterdir())
+
+
+def test_a_replay_of_an_earlier_version_is_resumed(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    add(lake, range(20), has_log_ids=False)
+    wanted = config(lake, nsqd)
+    publish(nsqd, "again", map(str, range(8)))
+    first_seq = nsqd.http("GET", "/topic/log?topic=again").json()["first_seq"]
+    state = {
+        "ends": {"0": 20, "1": 20},
+        "messages": 20,
+        "done": 6,
+        "key": [EIGHT_NS + 5 * 10**9, 1, 5],
+        "sending": {"node_id": 1, "from_seq": first_seq + 6, "count": 2},
+    }
+    file = wanted.state_file()
+    file.path.parent.mkdir(parents=True)
+    file.path.write_text(json.dumps({"replay": {}, "state": state}))
+    add(lake, range(20, 40), at_second=10)  # archived after the upgrade
+
+    done = Replay(spark, wanted).run(Stop())
+
+    assert list(map(str, range(20))) == bodies(nsqd, "again")
+    assert (20, 20) == (done.done, done.messages)
 
 
 def test_the_rate_limit_catches_up_by_at_most_one_second() -> None:
@@ -186,11 +217,12 @@ def test_times_are_parsed_as_by_the_other_commands() -> None:
 
 
 STATE = ReplayState(
-    ends={"1": 17},
+    ends={"a" * 32: 17},
+    logs_by="log",
     messages=9,
     done=3,
-    key=MessageKey(1_794_787_200_250_000_000, 1, 7),
-    sending=PendingChunk(node_id=1, from_seq=5, count=2),
+    key=MessageKey(1_794_787_200_250_000_000, "a" * 32, 7),
+    sending=PendingChunk(log_id="b" * 32, from_seq=5, count=2),
 )
 
 

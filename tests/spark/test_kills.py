@@ -1,7 +1,8 @@
 """Spark's driver and nsqd are killed (SIGKILL) while messages are published and archived.
 
-In history mode, every message is in the table exactly once; in channel mode, at least once. The
-environment variable `KILLS=10` increases the number of kills from one.
+In history mode, every message is in the table exactly once, also if the node ids are equal; in
+channel mode, at least once. The environment variable `KILLS=10` increases the number of kills from
+one.
 """
 
 import os
@@ -52,19 +53,23 @@ def nodes_known(lookupd: NsqlookupdProcess) -> int:
 
 
 @contextmanager
-def publishing(lookupd: NsqlookupdProcess) -> Iterator[None]:
-    """Publishes messages continuously, to random nodes."""
+def publishing(lookupd: NsqlookupdProcess) -> Iterator[list[str]]:
+    """Publishes messages continuously, to random nodes. Yields the bodies that were confirmed."""
     over = threading.Event()
+    published: list[str] = []
 
     def publish() -> None:
         with Producer(lookupd=f"http://{lookupd.http_address}") as producer:
             while not over.wait(0.2):
-                producer.publish_many("orders", [b"%d" % number for number in range(100)])
+                first = len(published)
+                bodies = [f"{number:08}" for number in range(first, first + 100)]
+                producer.publish_many("orders", [body.encode() for body in bodies])
+                published.extend(bodies)
 
     thread = threading.Thread(target=publish)
     thread.start()
     try:
-        yield
+        yield published
     finally:
         over.set()
         thread.join()
@@ -124,3 +129,25 @@ def test_every_message_is_archived(
     archived = sorted(row.id for row in archive.rows().select("id").collect())
     stored = sorted(message["id"] for nsqd in nsqds for message in history(nsqd, "orders"))
     assert stored == (archived if mode == "history" else sorted(set(archived)))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("flags", [(), ("--node-id=5",)], ids=["default-flags", "equal-node-ids"])
+def test_every_message_of_two_nsqds_on_one_host_is_archived_once(
+    spark: SparkSession, lookupd: NsqlookupdProcess, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    known = f"--lookupd-tcp-address={lookupd.tcp_address}"
+    shared = (*flags, known, "--broadcast-address=127.0.0.1")
+    archive = Archive(spark, tmp_path)
+    with run_nsqd(*shared), run_nsqd(*shared):
+        wait_until(lambda: nodes_known(lookupd) == 2, "both nodes to be known")
+        with publishing(lookupd) as published:
+            for _ in range(max(KILLS, 5)):
+                with driver(lookupd, tmp_path, "history"):
+                    pass
+        frame = stream(spark, lookupd=lookupd.http_address, topic="orders", channel="spark")
+        archive.take_what_is_there(frame)
+
+    assert published
+    assert sorted(published) == archive.bodies()
+    assert 2 == archive.rows().select("log").distinct().count()

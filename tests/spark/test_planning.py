@@ -18,48 +18,60 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from penstock.admin_api.models import LogSegment, TopicLogResponse
-from pyspark_nsq.offsets import Offsets, TopicNode
+from penstock.admin_api.models import LogSegment
+from pyspark_nsq.offsets import LogKey, Offsets
 from pyspark_nsq.planning import (
     RANGES_MAX,
     FilterBounds,
     Range,
+    Segments,
     limit_end,
     parse_filters,
     ranges_between,
+    ranges_to_measure,
     split_into_tasks,
     stored_ranges,
 )
 
-A, B = TopicNode("orders", 1), TopicNode("orders", 2)
+A, B = LogKey("orders", "a" * 32), LogKey("orders", "b" * 32)
 
 
-def log_of(*spans: tuple[int, int], row_bytes: int = 10) -> TopicLogResponse:
-    """A log with messages in these ranges."""
-    segments = [LogSegment(first, end, (end - first) * row_bytes) for first, end in spans]
-    return TopicLogResponse(
-        node_id=1, first_seq=spans[0][0], next_seq=spans[-1][1], segments=segments
-    )
+def log_of(*spans: tuple[int, int], row_bytes: int = 10) -> Segments:
+    """The segments of a log with messages in these ranges."""
+    return [LogSegment(first, end, (end - first) * row_bytes) for first, end in spans]
+
+
+def range_of(start: int, end: int) -> Range:
+    return Range(*A, start, end)
 
 
 def test_a_new_log_is_empty_in_its_first_batch() -> None:
-    assert [Range("orders", 1, 5, 9)] == ranges_between({A: 5}, {A: 9, B: 700})
+    assert [range_of(5, 9)] == ranges_between({A: 5}, {A: 9, B: 700})
 
 
 def test_only_stored_messages_are_read() -> None:
     log = log_of((10, 20), (20, 30), (50, 60))
 
-    assert [Range("orders", 1, 15, 30), Range("orders", 1, 50, 55)] == stored_ranges(
-        Range("orders", 1, 15, 55), log
-    )
-    assert [] == stored_ranges(Range("orders", 1, 30, 50), log)
+    assert [range_of(15, 30), range_of(50, 55)] == stored_ranges(range_of(15, 55), log)
+    assert [] == stored_ranges(range_of(30, 50), log)
+
+
+def test_only_logs_that_a_limit_cuts_are_measured() -> None:
+    start, end = {A: 0, B: 0}, {A: 40, B: 5_000_000}
+    sizes = {A: 400, B: 900}
+
+    assert [] == ranges_to_measure(start, end, sizes)
+    assert [] == ranges_to_measure(start, end, sizes, rows_max=6_000_000)
+    assert [Range(*B, 0, 5_000_000)] == ranges_to_measure(start, end, sizes, rows_max=100)
+    assert [Range(*B, 0, 5_000_000)] == ranges_to_measure(start, end, sizes, bytes_max=1000)
+    assert [] == ranges_to_measure(start, end, sizes, bytes_max=1300)
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 200)), min_size=1, max_size=5)
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> TopicLogResponse:
+def logs(draw: st.DrawFn) -> Segments:
     at, spans = draw(st.integers(0, 1000)), []
     for gap, length in draw(SPANS):
         spans.append((at + gap, at + gap + length))
@@ -67,17 +79,17 @@ def logs(draw: st.DrawFn) -> TopicLogResponse:
     return log_of(*spans)
 
 
-def rows_between(key: TopicNode, log: TopicLogResponse, start: int, end: int) -> int:
+def rows_between(key: LogKey, log: Segments, start: int, end: int) -> int:
     return sum(part.size for part in stored_ranges(Range(*key, start, end), log))
 
 
 @given(first=logs(), second=logs(), rows_max=st.integers(1, 500))
 def test_limited_batches_reach_the_end_and_never_exceed_it(
-    first: TopicLogResponse, second: TopicLogResponse, rows_max: int
+    first: Segments, second: Segments, rows_max: int
 ) -> None:
     known = {A: first, B: second}
-    end = {key: log.next_seq for key, log in known.items()}
-    at: Offsets = {key: log.first_seq for key, log in known.items()}
+    end = {key: log[-1].next_seq for key, log in known.items()}
+    at: Offsets = {key: log[0].first_seq for key, log in known.items()}
     for _ in range(
         2 + sum(rows_between(key, log, at[key], end[key]) for key, log in known.items())
     ):
@@ -99,10 +111,12 @@ def test_a_byte_limit_uses_the_average_message_size_of_each_segment() -> None:
     assert {A: 100, B: 10} == reached
 
 
-def spread(sizes: list[int]) -> tuple[dict[TopicNode, TopicLogResponse], Offsets]:
+def spread(sizes: list[int]) -> tuple[dict[LogKey, Segments], Offsets]:
     """Logs of these sizes, one for each topic, and their ends."""
-    known = {TopicNode(f"t{index:03}", 1): log_of((10, 10 + n)) for index, n in enumerate(sizes)}
-    return known, {key: log.next_seq for key, log in known.items()}
+    known = {
+        LogKey(f"t{index:03}", "a" * 32): log_of((10, 10 + n)) for index, n in enumerate(sizes)
+    }
+    return known, {key: log[-1].next_seq for key, log in known.items()}
 
 
 @given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=20), rows_max=st.integers(1, 2000))
@@ -141,13 +155,13 @@ def test_many_small_logs_are_read_by_one_task_of_one_batch(
 def test_tasks_have_equal_size_and_keep_the_order_of_ranges(
     sizes: list[int], parts_min: int, rows_max: int
 ) -> None:
-    ranges = [Range("orders", node, 10, 10 + size) for node, size in enumerate(sizes)]
+    ranges = [Range("orders", str(index), 10, 10 + size) for index, size in enumerate(sizes)]
 
     tasks = split_into_tasks(ranges, parts_min=parts_min, rows_max=rows_max)
 
     parts = [part for task in tasks for part in task]
-    numbers = [(part.node, seq) for part in parts for seq in range(part.start, part.end)]
-    assert numbers == [(each.node, seq) for each in ranges for seq in range(each.start, each.end)]
+    numbers = [(part.log_id, seq) for part in parts for seq in range(part.start, part.end)]
+    assert numbers == [(each.log_id, seq) for each in ranges for seq in range(each.start, each.end)]
     rows = [sum(part.size for part in task) for task in tasks]
     assert max(rows) <= min(rows_max, min(rows) + 1)
     needed = max(parts_min, -(-sum(sizes) // rows_max))
@@ -155,7 +169,7 @@ def test_tasks_have_equal_size_and_keep_the_order_of_ranges(
 
 
 def test_very_many_ranges_are_split_over_several_tasks() -> None:
-    ranges = [Range(f"t{index}", 1, 10, 30) for index in range(4 * RANGES_MAX)]
+    ranges = [Range(f"t{index}", "a" * 32, 10, 30) for index in range(4 * RANGES_MAX)]
 
     tasks = split_into_tasks(ranges, parts_min=1, rows_max=200_000)
 
@@ -167,6 +181,7 @@ def test_very_many_ranges_are_split_over_several_tasks() -> None:
 
 
 SEQ, NODE, TOPIC, TIME, TIME_NS = ("seq",), ("node",), ("topic",), ("timestamp",), ("timestamp_ns",)
+LOG = ("log",)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_NS = 1_767_268_800_000_000_000
 
@@ -179,6 +194,7 @@ NOON_NS = 1_767_268_800_000_000_000
         ([LessThanOrEqual(SEQ, 9), LessThan(SEQ, 99)], FilterBounds(seq_end=10), 0),
         ([EqualTo(SEQ, 7)], FilterBounds(seq_min=7, seq_end=8), 0),
         ([In(NODE, (1, 2)), EqualTo(NODE, 2)], FilterBounds(nodes=frozenset({2})), 0),
+        ([EqualTo(LOG, "x")], FilterBounds(log_ids=frozenset({"x"})), 0),
         ([In(TOPIC, ("a", "b"))], FilterBounds(topics=frozenset({"a", "b"})), 0),
         ([GreaterThan(TIME, NOON)], FilterBounds(time_ns_min=NOON_NS), 1),
         ([GreaterThan(TIME_NS, 5), EqualTo(TIME_NS, 9)], FilterBounds(time_ns_min=9), 2),
@@ -197,8 +213,9 @@ def test_filters_become_bounds(conditions: list[Filter], bounds: FilterBounds, l
 def test_bounds_clip_ranges() -> None:
     bounds = FilterBounds(nodes=frozenset({1}), seq_min=10, seq_end=20)
 
-    assert bounds.admits(TopicNode("orders", 1))
-    assert not bounds.admits(TopicNode("orders", 2))
-    assert Range("orders", 1, 10, 20) == bounds.clip(Range("orders", 1, 5, 25))
-    assert 0 == bounds.clip(Range("orders", 1, 30, 40)).size
-    assert 0 == bounds.clip(Range("orders", 1, 1, 5)).size
+    assert bounds.admits(A, 1)
+    assert not bounds.admits(A, 2)
+    assert not FilterBounds(log_ids=frozenset({B.log_id})).admits(A, 1)
+    assert range_of(10, 20) == bounds.clip(range_of(5, 25))
+    assert 0 == bounds.clip(range_of(30, 40)).size
+    assert 0 == bounds.clip(range_of(1, 5)).size

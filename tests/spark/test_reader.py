@@ -32,7 +32,11 @@ def options(*nsqds: NsqdProcess, **more: str) -> SourceOptions:
 def whole(nsqd: NsqdProcess) -> Range:
     """The range of the whole topic."""
     log = nsqd.http("GET", "/topic/log?topic=orders").json()
-    return Range("orders", 1, log["first_seq"], log["next_seq"])
+    return Range("orders", log["log_id"], log["first_seq"], log["next_seq"])
+
+
+def reader(options: SourceOptions, wanted: Range, base: str = "") -> RangeReader:
+    return RangeReader(options, Nodes(options.access), wanted, base)
 
 
 def bodies(reader: RangeReader) -> Iterator[bytes]:
@@ -48,7 +52,7 @@ def test_reading_continues_after_a_restart_at_another_address() -> None:
             nsqd.publish("orders", *large)
             wait_until(lambda: lookupd.found("orders"), "the topic to be known")
             chosen = options(nsqd="", lookupd=lookupd.http_address, nodeTimeout="20s")
-            read = bodies(RangeReader(chosen, whole(nsqd)))
+            read = bodies(reader(chosen, whole(nsqd)))
             first = next(read)
             nsqd.kill()
             nsqd.restart()
@@ -70,11 +74,13 @@ def test_lost_messages_fail_the_task_or_are_skipped(
         nsqd.post("/topic/delete?topic=orders")
         left = []
 
-    with pytest.raises(DataLossError, match=r"topic orders, node 1: messages \d+ to \d+ are lost"):
-        list(bodies(RangeReader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
+    with pytest.raises(
+        DataLossError, match=r"topic orders, log [0-9a-f]{8}: messages \d+ to \d+ are lost"
+    ):
+        list(bodies(reader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
     with caplog.at_level(logging.ERROR, "pyspark_nsq"):
         lenient = options(nsqd, failOnDataLoss="false")
-        assert left == list(bodies(RangeReader(lenient, wanted, f"http://{nsqd.http_address}")))
+        assert left == list(bodies(reader(lenient, wanted, f"http://{nsqd.http_address}")))
     assert "are lost" in caplog.text
 
 
@@ -85,18 +91,30 @@ def test_an_unreachable_node_fails_the_task_after_the_timeout(nsqd: NsqdProcess)
     nsqd.kill()
 
     with pytest.raises(
-        NodeUnavailableError, match=r"node 1 of topic orders was unreachable for 3 s: .*refused"
+        NodeUnavailableError,
+        match=r"topic orders, log .*: the node was unreachable for 3 s: .*refused",
     ):
-        list(bodies(RangeReader(chosen, wanted)))
-    assert [] == list(bodies(RangeReader(lenient, wanted)))
+        list(bodies(reader(chosen, wanted)))
+    assert [] == list(bodies(reader(lenient, wanted)))
 
 
-def test_another_node_at_the_same_address_is_rejected(nsqd: NsqdProcess) -> None:
+def test_another_log_at_the_same_address_is_rejected(nsqd: NsqdProcess) -> None:
     publish(nsqd, "orders", ["a"])
-    wanted = whole(nsqd)._replace(node=7)
+    wanted = whole(nsqd)._replace(log_id="7" * 32)
 
-    with pytest.raises(NodeUnavailableError, match="node 7 not found: no nsqd has this node id"):
-        list(bodies(RangeReader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
+    with pytest.raises(NodeUnavailableError, match="log 77777777 not found: no nsqd has this log"):
+        list(bodies(reader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
+
+
+def test_a_range_of_an_earlier_version_is_found_by_the_node_id(nsqd: NsqdProcess) -> None:
+    publish(nsqd, "orders", ["a"])
+    wanted = whole(nsqd)
+
+    (batch,) = reader(options(nsqd), wanted._replace(log_id="1")).batches()
+
+    assert [(b"a", wanted.log_id)] == list(
+        zip(batch["body"].to_pylist(), batch["log"].to_pylist(), strict=True)
+    )
 
 
 def test_one_task_reads_many_small_logs_of_several_nodes(
@@ -107,10 +125,11 @@ def test_one_task_reads_many_small_logs_of_several_nodes(
         publish(nsqd, topic, [f"{topic} a", f"{topic} b"])
         publish(other_nsqd, topic, [f"{topic} c"])
     chosen = options(nsqd, other_nsqd, topic=",".join(topics))
-    logs = Nodes(chosen.access).snapshot(chosen.topics).logs
+    nodes = Nodes(chosen.access)
+    logs = nodes.snapshot(chosen.topics).logs
     ranges = [Range(*key, found.log.first_seq, found.log.next_seq) for key, found in logs.items()]
 
-    (task,) = plan_partitions(chosen, ranges, logs)
+    (task,) = plan_partitions(chosen, nodes, ranges, logs)
 
     read = [body for batch in read_partition(chosen, task) for body in batch["body"].to_pylist()]
     assert sorted(f"{topic} {each}".encode() for topic in topics for each in "abc") == sorted(read)
@@ -119,6 +138,7 @@ def test_one_task_reads_many_small_logs_of_several_nodes(
 # Frames to Arrow batches.
 
 
+LOG_ID = "0123456789abcdef" * 2
 NODE, FIRST_SEQ, AT_NS = 1023, 1794784543198232, 1794784543198900249
 
 
@@ -127,7 +147,7 @@ def rendered(bodies: list[bytes], first_seq: int = FIRST_SEQ) -> bytes:
 
 
 def decoded_table(raw: bytes, buffer_bytes: int) -> pa.Table:
-    batches = list(arrow_batches(io.BytesIO(raw), "orders", buffer_bytes=buffer_bytes))
+    batches = list(arrow_batches(io.BytesIO(raw), "orders", LOG_ID, buffer_bytes=buffer_bytes))
     for batch in batches:
         batch.validate(full=True)
     return pa.Table.from_batches(batches, ARROW_SCHEMA)
@@ -152,8 +172,9 @@ def test_every_frame_becomes_a_row(sizes: list[int], buffer_bytes: int, gap_afte
     assert bodies == table["body"].to_pylist()
     assert seqs == table["seq"].to_pylist()
     assert [f"{NODE << 54 | seq:016x}" for seq in seqs] == table["id"].to_pylist()
-    assert {"orders", NODE, AT_NS} >= {
+    assert {"orders", LOG_ID, NODE, AT_NS} >= {
         *table["topic"].to_pylist(),
+        *table["log"].to_pylist(),
         *table["node"].to_pylist(),
         *table["timestamp_ns"].to_pylist(),
     }

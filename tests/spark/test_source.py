@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -18,7 +19,14 @@ from penstock.testing.waiting import wait_until
 from pyspark_nsq import from_json_body, infer_json_schema
 
 
-def test_every_message_is_a_row_with_node_and_seq(spark: SparkSession, nsqd: NsqdProcess) -> None:
+@pytest.fixture
+def archive(spark: SparkSession, tmp_path: Path) -> Archive:
+    return Archive(spark, tmp_path)
+
+
+def test_every_message_is_a_row_with_log_node_and_seq(
+    spark: SparkSession, nsqd: NsqdProcess
+) -> None:
     nsqd.publish("orders", b"one", b"\xff\x00", b"x" * 900_000)
 
     rows = table(spark, nsqd, topic="orders").orderBy("seq").collect()
@@ -28,6 +36,7 @@ def test_every_message_is_a_row_with_node_and_seq(spark: SparkSession, nsqd: Nsq
     assert [(m["seq"], m["id"], m["timestamp_ns"], "orders", 1) for m in published] == [
         (row.seq, row.id, row.timestamp_ns, row.topic, row.node) for row in rows
     ]
+    assert {log_of(nsqd)["log_id"]} == {row.log for row in rows}
     assert published[0]["timestamp_ns"] // 1000 == round(rows[0].timestamp.timestamp() * 1e6)
 
 
@@ -103,13 +112,39 @@ def test_a_batch_fails_if_a_node_is_unreachable(
     assert ["a"] == bodies(lenient)
 
 
-def test_two_nodes_with_the_same_id_are_rejected(spark: SparkSession, nsqd: NsqdProcess) -> None:
-    with run_nsqd("--node-id=1") as twin:
+def test_two_nodes_with_the_same_id_are_two_logs(
+    spark: SparkSession, nsqd: NsqdProcess, archive: Archive
+) -> None:
+    with run_nsqd("--node-id=1", "--retention-time=1h") as twin:
         publish(nsqd, "orders", ["a"])
         publish(twin, "orders", ["b"])
 
-        with pytest.raises(PySparkException, match="both have node id 1: give each nsqd its own"):
-            table(spark, nsqd, twin, topic="orders").count()
+        rows = table(spark, nsqd, twin, topic="orders").collect()
+        archive.take_what_is_there(stream(spark, nsqd, twin, topic="orders"))
+        publish(nsqd, "orders", ["c"])
+        publish(twin, "orders", ["d"])
+        archive.take_what_is_there(stream(spark, nsqd, twin, topic="orders"))
+
+    assert {(1, b"a"), (1, b"b")} == {(row.node, bytes(row.body)) for row in rows}
+    assert 2 == len({row.log for row in rows})
+    assert ["a", "b", "c", "d"] == archive.bodies()
+
+
+def test_a_node_id_in_offsets_names_the_log_with_this_number(
+    spark: SparkSession, nsqd: NsqdProcess
+) -> None:
+    publish(nsqd, "orders", ["a", "b"])
+    first_seq = log_of(nsqd)["first_seq"]
+    offsets = json.dumps({"orders": {"1": first_seq + 1}})
+    with run_nsqd("--node-id=1", "--retention-time=1h") as twin:
+        publish(twin, "orders", ["c"])
+
+        assert ["b", "c"] == bodies(
+            table(spark, nsqd, twin, topic="orders", startingOffsets=offsets)
+        )
+        too_low = json.dumps({"orders": {"1": first_seq - 1}})
+        with pytest.raises(PySparkException, match="both have node id 1, and the offset"):
+            table(spark, nsqd, twin, topic="orders", startingOffsets=too_low).count()
 
 
 def test_from_json_body_reads_with_an_inferred_schema(
@@ -126,11 +161,6 @@ def test_from_json_body_reads_with_an_inferred_schema(
 
 
 # Streams.
-
-
-@pytest.fixture
-def archive(spark: SparkSession, tmp_path: Path) -> Archive:
-    return Archive(spark, tmp_path)
 
 
 def numbered(first: int, end: int) -> list[str]:
@@ -257,6 +287,33 @@ def test_trimmed_messages_fail_the_query_or_are_skipped(
         archive.take_what_is_there(stream(spark, nsqd, topic="orders", failOnDataLoss="false"))
 
     assert numbered(0, 10) + numbered(20, 30) == archive.bodies()
+
+
+def test_a_topic_that_is_created_again_is_read_from_its_beginning(
+    spark: SparkSession, nsqd: NsqdProcess, archive: Archive
+) -> None:
+    publish(nsqd, "orders", numbered(0, 10))
+    frame = stream(spark, nsqd, topic="orders", channel="spark")
+    with running(archive, frame) as query:
+        wait_until(lambda: has_read(nsqd), "the first batch", seconds=120)
+        old_log = log_of(nsqd)["log_id"]
+        nsqd.post("/topic/delete?topic=orders")
+        publish(nsqd, "orders", numbered(10, 20))
+        wait_until(lambda: has_read(nsqd), "the new log", seconds=120)
+        assert query.exception() is None
+
+    assert numbered(0, 20) == archive.bodies()
+    assert 2 == archive.rows().select("log").distinct().count()
+    publish(nsqd, "orders", numbered(20, 30))
+    last = archive.take_what_is_there(frame).lastProgress
+    assert numbered(0, 30) == archive.bodies()
+    assert last is not None
+    assert old_log not in last.sources[0].endOffset
+
+
+def log_of(nsqd: NsqdProcess) -> dict[str, Any]:
+    log: dict[str, Any] = nsqd.http("GET", "/topic/log?topic=orders").json()
+    return log
 
 
 def log_begins_with(nsqd: NsqdProcess, count: int) -> bool:

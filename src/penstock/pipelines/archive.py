@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from penstock.common.errors import ConfigError, LakeError
+from penstock.common.errors import ConfigError, HttpRequestError, LakeError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake, TopicFolder
 from penstock.pipelines.lake_writer import SMALL_FILES, Commits, Compaction, count_rows
@@ -34,7 +34,8 @@ from penstock.pipelines.tables import (
     violates_schema,
 )
 from pyspark_nsq.nodes import ClusterSnapshot
-from pyspark_nsq.offsets import Offsets, from_json
+from pyspark_nsq.offsets import LogKey, NodeIdOffsets, Offsets, from_json
+from pyspark_nsq.options import Topics
 
 __all__ = ["ArchiveConfig", "ArchiveResult", "archive", "check_config"]
 
@@ -151,14 +152,15 @@ class _TopicArchive:
             folder.set_body_schema(json.loads(schema.json()))
         self._compaction = Compaction(folder, self._merge)
         self._commits = Commits(folder)
+        self._node_ids = NodeIdOffsets()
         self._before = self._commits.state
         self._files_merged = 0
         self._writing = threading.Lock()
 
     def start(self) -> StreamingQuery:
         starting = "earliest"
-        if self._commits.state.next_seqs:  # used only if the checkpoint was deleted
-            starting = json.dumps({self.topic: self._commits.state.next_seqs})
+        if self._next_seqs:  # used only if the checkpoint was deleted
+            starting = json.dumps({self.topic: self._next_seqs})
         stream = (
             self._spark.readStream.format("nsq")
             .options(**self._config.brokers.options())
@@ -214,18 +216,40 @@ class _TopicArchive:
             self._write_once(batch, batch_id)
 
     def _write_once(self, batch: DataFrame, batch_id: int) -> None:
-        commits = self._commits
         start_offsets, end = self._start_offsets(batch_id), self._offsets(batch_id)
+        start_offsets, end = self._with_log_ids(start_offsets, end)
         self._check_start(start_offsets)
-        next_seqs = {str(key.node): seq for key, seq in end.items()}
-        known = commits.state.next_seqs
-        if next_seqs and all(known.get(node, -1) >= seq for node, seq in next_seqs.items()):
+        next_seqs = {key.log_id: seq for key, seq in end.items()}
+        commits = self._commits
+        known = self._next_seqs
+        if next_seqs and all(known.get(log_id, -1) >= seq for log_id, seq in next_seqs.items()):
             return  # the lake has the whole batch
         commits.begin()
-        rows, rejected = self._stage(self._new_rows(batch, start_offsets))
+        rows, rejected = self._stage(self._new_rows(batch, start_offsets, end))
         commits.commit(next_seqs, messages=rows, rejected=rejected)
         if self._config.compact is not False:
             self._files_merged += self._compaction.run(commits.hours())
+
+    def _with_log_ids(self, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        """Replace node ids by log ids in the state of the lake and in the offsets of a batch, as
+        the source does. Node ids of unreachable nodes remain."""
+        known = {LogKey(self.topic, log_id): seq for log_id, seq in self._next_seqs.items()}
+        if not any(key.is_node_id for key in (*known, *start, *end)):
+            return start, end
+        try:
+            survey = self._config.brokers.nodes().snapshot(Topics((self.topic,)))
+        except (HttpRequestError, NotConnectedError):
+            return start, end
+        known, start, end = (
+            self._node_ids.convert(each, survey.extents(), is_complete=not survey.failures)
+            for each in (known, start, end)
+        )
+        self._commits.rename_logs({key.log_id: seq for key, seq in known.items()})
+        return start, end
+
+    @property
+    def _next_seqs(self) -> dict[str, int]:
+        return self._commits.state.next_seqs
 
     def _stage(self, batch: DataFrame) -> tuple[int, int]:
         """Write the batch to staging. Returns the numbers of messages and of rejected messages.
@@ -260,20 +284,28 @@ class _TopicArchive:
                 " the batch is not committed"
             )
 
-    def _new_rows(self, batch: DataFrame, start_offsets: Offsets) -> DataFrame:
-        """Remove messages that the lake has; an outdated checkpoint delivers them again."""
-        for node, seq in self._commits.state.next_seqs.items():
-            if any(str(key.node) == node and start == seq for key, start in start_offsets.items()):
+    def _new_rows(self, batch: DataFrame, start_offsets: Offsets, end: Offsets) -> DataFrame:
+        """Remove messages that the lake has; an outdated checkpoint delivers them again. Raises
+        LakeError if the log of such messages is unknown."""
+        for log_id, seq in self._next_seqs.items():
+            key = LogKey(self.topic, log_id)
+            start = start_offsets.get(key, seq if key not in end else -1)
+            if start in (seq, end.get(key)):
                 continue
-            batch = batch.where((sql.col("node") != int(node)) | (sql.col("seq") >= seq))
+            if key.is_node_id:
+                raise LakeError(
+                    f"{key}: the lake is from an earlier version, and cannot be continued while the"
+                    " node is unreachable"
+                )
+            batch = batch.where((sql.col("log") != log_id) | (sql.col("seq") >= seq))
         return batch
 
     def _check_start(self, start_offsets: Offsets) -> None:
         for key, seq in start_offsets.items():
-            have = self._commits.state.next_seqs.get(str(key.node), -1)
+            have = self._next_seqs.get(key.log_id, -1)
             if seq > have:
                 raise LakeError(
-                    f"{self.topic}: the checkpoint is at message {seq} of node {key.node}, but the"
+                    f"{key}: the checkpoint is at message {seq}, but the"
                     f" lake ends at {have}: was the lake restored from a backup? To continue from"
                     f" the end of the lake, delete {self._folder.checkpoint}"
                 )

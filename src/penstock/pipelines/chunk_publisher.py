@@ -15,7 +15,7 @@ from penstock.admin_api.models import TopicLogResponse
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.running import Stop
-from pyspark_nsq.offsets import TopicNode
+from pyspark_nsq.offsets import LogKey, NodeIdOffsets
 from pyspark_nsq.options import Topics
 from pyspark_nsq.reader import arrow_batches
 
@@ -32,8 +32,10 @@ T = TypeVar("T")
 class PendingChunk(msgspec.Struct, frozen=True, kw_only=True):
     """A chunk that may or may not have been stored."""
 
-    node_id: int
-    """Node that the chunk was sent to."""
+    log_id: str = ""
+    """Log that the chunk was sent to; empty in states of earlier versions."""
+    node_id: int = -1
+    """In states of earlier versions, the node that the chunk was sent to."""
     from_seq: int
     """If the node stored the chunk, it is at or after this sequence number."""
     count: int
@@ -55,8 +57,8 @@ class ChunkPublisher:
         self._topic = topic
         self._stop = stop
         self._patience_seconds = timeout_seconds
-        self._node_id = -1
-        self._bases: dict[int, str] = {}
+        self._log_id = ""
+        self._base = ""
 
     def choose_node(self) -> None:
         """Choose the first node that answers; create the topic there. Raises NotConnectedError."""
@@ -64,8 +66,8 @@ class ChunkPublisher:
         for base in self._nodes.bases():
             try:
                 self._ensure_topic(base)
-                self._node_id = self._log_at(base).node_id
-                self._bases[self._node_id] = base
+                self._log_id = self._log_at(base).log_id
+                self._base = base
                 return
             except HttpRequestError as failure:
                 failures.append(str(failure))
@@ -76,8 +78,8 @@ class ChunkPublisher:
     def prepare(self, count: int) -> PendingChunk:
         """Describe a chunk of `count` messages before it is published. Raises Error if the node is
         unreachable for too long."""
-        log = self._retry(lambda: self._log_at(self._locate(self._node_id)))
-        return PendingChunk(node_id=self._node_id, from_seq=log.next_seq, count=count)
+        log = self._retry(lambda: self._log_at(self._locate()))
+        return PendingChunk(log_id=self._log_id, from_seq=log.next_seq, count=count)
 
     def publish(self, chunk: PendingChunk, bodies: Sequence[bytes]) -> None:
         """Publish a chunk exactly once, also if nsqd restarts meanwhile.
@@ -93,7 +95,7 @@ class ChunkPublisher:
             if is_unclear and self.is_stored(chunk, bodies):
                 return
             is_unclear = True
-            base = self._locate(self._node_id)
+            base = self._locate()
             answer = self._calls.post(base, "/mpub", content, topic=self._topic, binary="true")
             if answer.status != 200:
                 is_unclear = False
@@ -115,15 +117,15 @@ class ChunkPublisher:
                 raise answer.error()
 
     def _is_stored(self, chunk: PendingChunk, bodies: list[bytes]) -> bool:
-        base = self._locate(chunk.node_id)
+        key, base = self._find_log(chunk.log_id or str(chunk.node_id), chunk.from_seq)
         end = self._log_at(base).next_seq
         if end - chunk.from_seq < len(bodies):
             return False
         history = self._nodes.history(base, self._topic)
-        with history.frames(chunk.node_id, chunk.from_seq, end) as frames:
+        with history.frames(key.log_id, chunk.from_seq, end) as frames:
             stored = (
                 body
-                for batch in arrow_batches(frames, self._topic)
+                for batch in arrow_batches(frames, self._topic, key.log_id)
                 for body in batch.column("body").to_pylist()
             )
             return contains_run(bodies, stored)
@@ -139,17 +141,24 @@ class ChunkPublisher:
                 is_final = status is not None and status < 500
                 if is_final or time.monotonic() > deadline or self._stop.wait(RETRY_SECONDS):
                     raise
-            self._bases.clear()  # the node may return at another address
+            self._base = ""  # the node may return at another address
 
-    def _locate(self, node_id: int) -> str:
-        """Find the base URL of a node. Raises HttpRequestError or NotConnectedError."""
-        if node_id not in self._bases:
-            found = self._nodes.snapshot(Topics((self._topic,))).logs
-            key = TopicNode(self._topic, node_id)
-            if key not in found:
-                raise NotConnectedError(f"node {node_id} of topic {self._topic} not found")
-            self._bases[node_id] = found[key].base
-        return self._bases[node_id]
+    def _locate(self) -> str:
+        """Find the base URL of the log. Raises HttpRequestError or NotConnectedError."""
+        if not self._base:
+            self._base = self._find_log(self._log_id, 0)[1]
+        return self._base
+
+    def _find_log(self, log_id: str, seq: int) -> tuple[LogKey, str]:
+        """Find a log and its base URL by its id, or by a node id. Raises HttpRequestError or
+        NotConnectedError."""
+        survey = self._nodes.snapshot(Topics((self._topic,)))
+        (key,) = NodeIdOffsets().convert(
+            {LogKey(self._topic, log_id): seq}, survey.extents(), is_complete=not survey.failures
+        )
+        if key not in survey.logs:
+            raise NotConnectedError(f"{key} not found")
+        return key, survey.logs[key].base
 
     def _log_at(self, base: str) -> TopicLogResponse:
         log = self._nodes.history(base, self._topic).log()

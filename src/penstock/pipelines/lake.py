@@ -3,12 +3,12 @@
     LAKE/
       _lake.json                                  marks a lake, with the version of its format
       topic=orders/date=2026-11-15/hour=08/       UTC, by the messages' timestamps
-        part-....parquet                          node, seq, id, timestamp, timestamp_ns, body,
-                                                  and value, if there is a schema
+        part-....parquet                          log, node, seq, id, timestamp, timestamp_ns,
+                                                  body, and value, if there is a schema
       _rejected/topic=orders/date=.../hour=../    messages that violate the schema, with a reason
       _topics/topic=orders/                       state of the archive
         schema.json                               schema of the bodies, if any: column `value`
-        committed.json                            next sequence number of each node
+        committed.json                            next sequence number of each log
         checkpoint/                               Spark's checkpoint
         staging/                                  files being written
         lock                                      held by the process that writes

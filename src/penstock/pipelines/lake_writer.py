@@ -1,7 +1,7 @@
 """Writing to a lake: commits of batches, and compaction of small files. No Spark here.
 
 Commit: a batch is written to `staging`. Then `committed.json` is replaced; it contains the next
-sequence number of each node, and the files to move into the lake. This replacement is the commit.
+sequence number of each log, and the files to move into the lake. This replacement is the commit.
 Then the files are moved. A crash before the commit changes nothing; after a later crash, the
 next process moves the remaining files. The lake has exactly the messages below the committed
 sequence numbers, so messages that Spark reads again from an older checkpoint are recognised.
@@ -44,7 +44,7 @@ class CommitState(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of `committed.json`. Paths are relative to the lake."""
 
     next_seqs: dict[str, int] = {}
-    """Next sequence number, by node id."""
+    """Next sequence number, by log id. Earlier versions wrote node ids."""
     messages: int = 0
     rejected: int = 0
     moves: list[tuple[str, str]] = []
@@ -89,7 +89,7 @@ class Commits:
     def commit(self, next_seqs: dict[str, int], *, messages: int, rejected: int) -> None:
         """Add the staged files to the lake, which then has all messages below `next_seqs`.
 
-        The sequence number of a node never decreases, even if the node joins again without a
+        The sequence number of a log never decreases, even if its node joins again without a
         checkpoint.
         """
         staged = [
@@ -109,6 +109,12 @@ class Commits:
         write_json(self._topic.committed, msgspec.to_builtins(self.state))
         self._move()
         remove_folder(self._batch)
+
+    def rename_logs(self, next_seqs: dict[str, int]) -> None:
+        """Store the same sequence numbers by log id instead of node id."""
+        if next_seqs != self.state.next_seqs:
+            self.state = msgspec.structs.replace(self.state, next_seqs=next_seqs)
+            write_json(self._topic.committed, msgspec.to_builtins(self.state))
 
     def hours(self) -> list[Path]:
         """Folders to which the last batch added messages."""
@@ -134,8 +140,8 @@ class Commits:
 
 
 def _maximum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """The larger sequence number of each node."""
-    return {node: max(one.get(node, 0), other.get(node, 0)) for node in one | other}
+    """The larger sequence number of each log."""
+    return {log_id: max(one.get(log_id, 0), other.get(log_id, 0)) for log_id in one | other}
 
 
 def _files(staged: Path, target: Path) -> list[tuple[Path, Path]]:

@@ -1,7 +1,11 @@
 """The messages of a topic as a Spark table in replay order, from a lake or from nsqd's history.
 
-The order is by timestamp, node and sequence number, and no two messages have the same key. So the
+The order is by timestamp, log and sequence number, and no two messages have the same key. So the
 key of the last processed message identifies the remaining ones.
+
+Earlier versions identified a log by its node id. Messages that they have archived have no log id;
+here, their node id takes its place. A replay that they have started goes on with node ids
+(`MessageTable.by_node`).
 """
 
 from collections.abc import Iterator
@@ -39,14 +43,16 @@ ROW_OVERHEAD_BYTES = 50
 _TIME_NS_MIN = 1 << 54
 
 
-_ORDER = ("timestamp_ns", "node", "seq")
+_ORDER = ("timestamp_ns", "log", "seq")
+
+_LOG_ID_DIGITS = 32
 
 
 class MessageKey(NamedTuple):
-    """Sort key of messages."""
+    """Sort key of messages. `log` is a log id, or a node id in a replay of an earlier version."""
 
     timestamp_ns: int
-    node: int
+    log: str | int
     seq: int
 
 
@@ -62,10 +68,17 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class MessageTable:
-    """A table of messages, and the end of each node: the first sequence number to ignore."""
+    """A table of messages, and the end of each log: the first sequence number to ignore."""
 
     table: DataFrame
     ends: dict[str, int]
+
+    def by_node(self) -> "MessageTable":
+        """The messages that an earlier version has seen, with node ids in the column `log`."""
+        table = self.table
+        if "date" in table.columns:  # a lake: the others were archived later
+            table = table.where(sql.length("log") < _LOG_ID_DIGITS)
+        return MessageTable(table.withColumn("log", sql.col("node")), self.ends)
 
     def select(
         self,
@@ -90,9 +103,9 @@ class MessageTable:
         """The messages after a key."""
         if key is None:
             return self
-        time, node, seq = (sql.col(name) for name in _ORDER)
-        is_later_node = (node > key.node) | ((node == key.node) & (seq > key.seq))
-        is_later = (time > key.timestamp_ns) | ((time == key.timestamp_ns) & is_later_node)
+        time, log, seq = (sql.col(name) for name in _ORDER)
+        is_later_in_log = (log > key.log) | ((log == key.log) & (seq > key.seq))
+        is_later = (time > key.timestamp_ns) | ((time == key.timestamp_ns) & is_later_in_log)
         # The first condition is redundant, but lets Spark skip files.
         return MessageTable(self.table.where(time >= key.timestamp_ns).where(is_later), self.ends)
 
@@ -108,7 +121,7 @@ class MessageTable:
         return Extent(*row)
 
     def sorted_batches(self, extent: Extent) -> Iterator[pa.RecordBatch]:
-        """All messages, sorted: `timestamp_ns`, `node`, `seq` and `body`. Spark sorts them in parts
+        """All messages, sorted: `timestamp_ns`, `log`, `seq` and `body`. Spark sorts them in parts
         that fit into memory."""
         size_bytes = extent.size_bytes + extent.messages * ROW_OVERHEAD_BYTES
         parts = size_bytes // PART_BYTES + 1
@@ -124,8 +137,10 @@ class MessageTable:
 
 def lake_messages(spark: SparkSession, lake: Lake, topic: str) -> MessageTable:
     """The archived messages of a topic. Raises LakeError if the lake does not have the topic."""
+    table = topic_table(spark, lake, topic)
+    log = sql.coalesce("log", sql.col("node").cast("string"))
     return MessageTable(
-        topic_table(spark, lake, topic), Commits.load_state(lake.topic(topic)).next_seqs
+        table.withColumn("log", log), Commits.load_state(lake.topic(topic)).next_seqs
     )
 
 
@@ -134,7 +149,7 @@ def history_messages(spark: SparkSession, brokers: Brokers, topic: str) -> Messa
     survey = brokers.survey([topic])
     reader = spark.read.format("nsq").options(**brokers.options()).option("topic", topic)
     return MessageTable(
-        reader.load(), {str(key.node): f.log.next_seq for key, f in survey.logs.items()}
+        reader.load(), {key.log_id: f.log.high_watermark for key, f in survey.logs.items()}
     )
 
 
@@ -171,9 +186,13 @@ def parse_time_range(start: str, end: str) -> tuple[int | None, int | None]:
 
 
 def _before(ends: dict[str, int]) -> Column:
+    """Messages below the ends. Messages without a log id are older than ends by log id."""
+    log, seq = sql.col("log"), sql.col("seq")
     condition = sql.lit(False)
-    for node, seq in ends.items():
-        condition |= (sql.col("node") == int(node)) & (sql.col("seq") < seq)
+    if any(len(log_id) == _LOG_ID_DIGITS for log_id in ends):
+        condition = (sql.length(log) < _LOG_ID_DIGITS) & ~log.isin([*ends])
+    for log_id, end in ends.items():
+        condition |= (log == log_id) & (seq < end)
     return condition
 
 

@@ -5,7 +5,7 @@
         meter.observe(query.recentProgress)
         show([meter.metrics(now_seconds)])
 
-Offsets are nested by topic and node (`pyspark_nsq.offsets`). The lag of a query is the number of
+Offsets are nested by topic and log (`pyspark_nsq.offsets`). The lag of a query is the number of
 messages in the logs that it has not read. With a target, the number of remaining messages is known.
 The display goes to stderr: a table on a terminal, a line every few seconds elsewhere.
 """
@@ -69,7 +69,7 @@ class QueryMetrics:
     batch_seconds: float | None = None
     """Duration of the last batch."""
     lag: Mapping[str, int] = field(default_factory=dict)
-    """Messages not read yet, by node; by topic and node if there are several topics."""
+    """Messages not read yet, by log; by topic and log if there are several topics."""
     remaining: int | None = None
     """Remaining messages, if the query has an end."""
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -168,14 +168,16 @@ class QueryMeter:
             self._batches += 1
             self._rows += rows
             self._batch_seconds = report["durationMs"].get("triggerExecution", 0) / 1000
+        read: Offsets = {}
         for source in report["sources"]:
-            self._read |= parse_offsets(source["endOffset"])
+            read |= parse_offsets(source["endOffset"])
             self._latest |= parse_offsets(source["latestOffset"])
+        self._read = read or self._read  # without logs that were deleted
 
     def _lag(self) -> dict[str, int]:
         several = len({key.topic for key in self._read}) > 1
         return {
-            f"{key.topic}/{key.node}" if several else str(key.node): max(
+            f"{key.topic}/{key.short_id}" if several else key.short_id: max(
                 self._latest.get(key, seq) - seq, 0
             )
             for key, seq in sorted(self._read.items())
@@ -263,7 +265,7 @@ class _LineDisplay:
 
 
 def format_line(metrics: QueryMetrics) -> str:
-    """`orders: 120,000 messages, 35,120/s, batch 1.2 s, lag 4,000 (1: 4,000), 12 s left`."""
+    """`orders: 120,000 messages, 35,120/s, batch 1.2 s, lag 4,000 (7c1f04b2: 4,000), 12 s left`."""
     parts = [
         f"{metrics.name}: {format_number(metrics.rows)} messages",
         f"{format_rate(metrics.rows_per_second)}/s",
@@ -290,7 +292,7 @@ def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
         table.add_column("done", width=BAR_WIDTH)
         table.add_column("")
         table.add_column("left", justify="right")
-    table.add_column("by node", style="dim")
+    table.add_column("by log", style="dim")
     for each in metrics:
         cells: list[RenderableType] = [
             Text(each.name),
@@ -303,7 +305,7 @@ def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
         if has_end:
             bar = ProgressBar(1.0, each.fraction_done or 0.0, width=BAR_WIDTH)
             cells += [bar, _percent(each.fraction_done), format_duration(each.seconds_remaining)]
-        table.add_row(*cells, Text(_by_node(each)))
+        table.add_row(*cells, Text(_by_log(each)))
     return table
 
 
@@ -323,9 +325,9 @@ def _percent(fraction: float | None) -> str:
 
 
 def _lag(metrics: QueryMetrics) -> str:
-    by_node = f" ({_by_node(metrics)})" if metrics.total_lag and len(metrics.lag) > 1 else ""
-    return format_number(metrics.total_lag) + by_node
+    by_log = f" ({_by_log(metrics)})" if metrics.total_lag and len(metrics.lag) > 1 else ""
+    return format_number(metrics.total_lag) + by_log
 
 
-def _by_node(metrics: QueryMetrics) -> str:
-    return "  ".join(f"{node}: {format_number(count)}" for node, count in metrics.lag.items())
+def _by_log(metrics: QueryMetrics) -> str:
+    return "  ".join(f"{log_id}: {format_number(count)}" for log_id, count in metrics.lag.items())

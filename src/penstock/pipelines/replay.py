@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -53,11 +54,13 @@ CHUNKS_PER_SECOND = 10
 class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the state file.
 
-    `ends` has the end of each node, so that messages archived after the start of the replay are not
+    `ends` has the end of each log, so that messages archived after the start of the replay are not
     part of it.
     """
 
     ends: dict[str, int]
+    logs_by: Literal["log", "node"] = "node"
+    """Whether `ends` and `key` have log ids or, in states of earlier versions, node ids."""
     from_ns: int | None = None
     to_ns: int | None = None
     messages: int = 0
@@ -174,6 +177,9 @@ class Replay:
             known = None if restart else self._file.load()
             self.is_resumed = known is not None
             self.state = known or _new_state(config, source)
+            if self.state.logs_by == "node":
+                _check_unique_node_ids(config)
+                source = source.by_node()
             part = source.select(
                 ends=self.state.ends,
                 from_ns=self.state.from_ns,
@@ -236,10 +242,10 @@ class Replay:
     def _chunks(self, first: int | None, size: int) -> Iterator[tuple[MessageKey, list[bytes]]]:
         """Chunks with the key of their last message. After an interruption, the first chunk has the
         size of the interrupted one, so that both have the same messages."""
-        last, bodies = MessageKey(0, 0, 0), list[bytes]()
+        last, bodies = MessageKey(0, "", 0), list[bytes]()
         size_bytes, limit = 0, first or size
         for batch in self._remaining.sorted_batches(self.extent):
-            columns = (batch.column(name).to_pylist() for name in ("timestamp_ns", "node", "seq"))
+            columns = (batch.column(name).to_pylist() for name in ("timestamp_ns", "log", "seq"))
             for *key, body in zip(*columns, batch.column("body").to_pylist(), strict=True):
                 if bodies and first is None and size_bytes + len(body) > CHUNK_BYTES:
                     yield last, bodies
@@ -294,4 +300,18 @@ def _source(spark: SparkSession, config: ReplayConfig) -> MessageTable:
 
 def _new_state(config: ReplayConfig, source: MessageTable) -> ReplayState:
     from_ns, to_ns = parse_time_range(config.start, config.end)
-    return ReplayState(ends=source.ends, from_ns=from_ns, to_ns=to_ns)
+    return ReplayState(ends=source.ends, logs_by="log", from_ns=from_ns, to_ns=to_ns)
+
+
+def _check_unique_node_ids(config: ReplayConfig) -> None:
+    """Raises ConfigError if a replay of an earlier version cannot be resumed, because two nodes
+    have the same id."""
+    if config.lake is not None:
+        return
+    logs = config.brokers.survey([config.topic]).logs.values()
+    bases = {found.base: found.node_id for found in logs}
+    if len(set(bases.values())) < len(bases):
+        raise ConfigError(
+            f"{' and '.join(bases)} have the same node id, and the replay was started by an earlier"
+            " version, which identifies messages by it: --restart begins again"
+        )

@@ -1,8 +1,8 @@
 """The sources, queries and sinks of a stream as Spark DataFrames.
 
 A source with a schema has the columns of the schema, followed by the message's own: `topic`,
-`node`, `seq`, `id` and `timestamp`. If the schema uses one of these names, the message's column is
-called `message_...`. Messages that violate the schema are filtered out and counted.
+`log`, `node`, `seq`, `id` and `timestamp`. If the schema uses one of these names, the message's
+column is called `message_...`. Messages that violate the schema are filtered out and counted.
 """
 
 import re
@@ -38,7 +38,7 @@ __all__ = [
 REJECTED = "rejected"
 """Name of the metric for rejected messages in Spark's progress reports."""
 
-OWN_COLUMNS = ("topic", "node", "seq", "id", "timestamp")
+OWN_COLUMNS = ("topic", "log", "node", "seq", "id", "timestamp")
 
 # Prefix of a query. It ends with a line break, so that columns in Spark's errors are right.
 _CREATE = "CREATE OR REPLACE TEMPORARY VIEW `{}` AS\n"

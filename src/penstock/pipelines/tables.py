@@ -48,6 +48,7 @@ __all__ = [
 
 MESSAGES = (
     StructType()
+    .add("log", StringType())  # null in files of earlier versions
     .add("node", IntegerType())
     .add("seq", LongType())
     .add("id", StringType())
