@@ -98,24 +98,21 @@ def test_messages_survive_a_restart(tmp_path: Path) -> None:
         assert 0 == cluster.stop()[0]
 
 
-def node_ids(cluster: Cluster) -> set[int]:
-    return {cluster.get(f"nsqd-{at}", "/info")["node_id"] for at in (1, 2, 3)}
-
-
 def test_each_node_has_its_own_data_path_and_id(tmp_path: Path) -> None:
     with up(tmp_path, "--nsqd=3", "--retention-time=1h") as cluster:
+        node_ids = set()
         for name in ("nsqd-1", "nsqd-2", "nsqd-3"):
             address = f"--nsqd-tcp-address={cluster.tcp[name]}"
             assert 0 == in_pipe("penstock", "pub", "orders", name, address).returncode
             log = cluster.get(name, "/topic/log?topic=orders")
+            node_ids.add(log["node_id"])
             assert 3600 * 10**9 == log["retention"]["time_ns"]
             assert (tmp_path / name / "topics" / "orders").is_dir()
         lookupd = f"--lookupd-http-address={cluster.http['nsqlookupd']}"
         assert f"penstock top {lookupd.replace('=', ' ')}\n" in cluster.said
         read = in_pipe("penstock", "sub", "orders", "c", "-n3", lookupd)
 
-        # Equal random ids are replaced when the second nsqd registers.
-        wait_until(lambda: 3 == len(node_ids(cluster)), "different node ids")
+        assert {1, 2, 3} == node_ids
         assert {"nsqd-1", "nsqd-2", "nsqd-3"} == set(read.stdout.split())
         assert 0 == cluster.stop()[0]
 

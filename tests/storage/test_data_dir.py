@@ -10,6 +10,7 @@ import pytest
 from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
 from penstock.common.errors import DataPathError, StorageError
+from penstock.common.node_id import former_node_id
 from penstock.storage import DataPath, LogSettings, RealFiles
 from penstock.storage.data_dir import FormatFile, read_format_file, write_format_file
 from penstock.storage.topic_storage import LastShutdown
@@ -389,9 +390,16 @@ class TestNodeId:
 
         found = read_format_file(memory_files, "data")
         assert found is not None
-        assert opened.node_id == found.node_id
+        assert former_node_id() == opened.node_id == found.node_id
         # Topic t is not recovered yet: the file still records the earlier power loss.
         assert is_open == (found.boot_id == "another-boot")
+
+    def test_data_path_of_a_shard_of_an_older_version(self, memory_files: MemoryFiles) -> None:
+        memory_files.make_folder("data/shard-2")
+        write_format_file(memory_files, "data/shard-2", FormatFile("b", is_open=False))
+
+        opened = DataPath.open("data/shard-2", SETTINGS, memory_files)
+        assert former_node_id(shard=2) == opened.node_id
 
     def test_change_is_stored_and_keeps_the_rest(self, memory_files: MemoryFiles) -> None:
         opened, store = open_topic(memory_files)

@@ -1,7 +1,7 @@
 """nsqlookupd, nsqds and nsqadmin in one process, on one event loop: the cluster of `penstock up`.
 
-Each daemon has its own ports; each nsqd also has its own folder. Daemons stop in reverse order of
-their start. If one cannot start, the daemons that already run are stopped.
+Each daemon has its own ports; each nsqd also has its own folder and node id. Daemons stop in
+reverse order of their start. If one cannot start, the daemons that already run are stopped.
 """
 
 import asyncio
@@ -184,6 +184,7 @@ class LocalCluster:
         assert self._nsqlookupd is not None
         tcp_address, http_address = config.addresses(config.nsqd_port, node)
         options = NsqdOptions(
+            node_id=node + 1,
             tcp_address=tcp_address,
             http_address=http_address,
             lookupd_tcp_addresses=(_addresses_of(self._nsqlookupd)[0],),

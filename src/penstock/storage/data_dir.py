@@ -18,7 +18,8 @@ while a process has the data path open. If it is `open` and the boot ID has chan
 went down meanwhile, and writes that were not fsynced may be lost.
 
 `node` is the node id, the upper part of the message ids. The first process that opens the data path
-chooses it at random.
+chooses it at random. If an earlier version has written the data path, the line is missing; the
+process then keeps the default of that version, because offsets of Spark queries may contain it.
 
 `reserved below` is above every sequence number that a topic may have used. A topic reserves numbers
 before it uses them, and the line is raised by many numbers at a time, so that it is rarely written.
@@ -34,7 +35,7 @@ from typing import NamedTuple
 
 from penstock.common import names
 from penstock.common.errors import DataPathError
-from penstock.common.node_id import NODE_IDS, choose_node_id
+from penstock.common.node_id import NODE_IDS, choose_node_id, former_node_id
 from penstock.storage.files import (
     FilePool,
     Files,
@@ -53,6 +54,7 @@ from penstock.storage.layout import (
     is_nsq_queue_file,
     is_topic_file,
     maybe_removal_number,
+    maybe_shard,
     removed_name,
 )
 from penstock.storage.retention import LogSettings
@@ -168,13 +170,11 @@ class DataPath:
         lock: Lock,
         format_file: FormatFile,
     ) -> None:
-        """`format_file` is the one that the last run left."""
+        """`format_file` is the one that the last run left, with a node id."""
         self.path = path
         self._settings = settings
         self._files = files
         self._lock = lock
-        if format_file.node_id is None:
-            format_file = format_file._replace(node_id=choose_node_id(files.random_bytes))
         self._format_file = format_file
         self._last_shutdown = format_file.last_shutdown(files.boot_id())
         self._topics_path = f"{path}/{TOPICS_NAME}"
@@ -205,7 +205,13 @@ class DataPath:
         remover = remover or ImmediateRemover(files)
         lock = lock_data_path(path, files)
         try:
-            format_file = verify_data_path(path, files) or FormatFile("", is_open=False)
+            format_file = verify_data_path(path, files)
+            if format_file is None:
+                node_id = choose_node_id(files.random_bytes)
+                format_file = FormatFile("", is_open=False, node_id=node_id)
+            elif format_file.node_id is None:
+                shard = maybe_shard(path.rpartition("/")[2]) or 0
+                format_file = format_file._replace(node_id=former_node_id(shard))
             data_path = cls(path, settings, files, remover, lock, format_file)
             data_path._prepare()
         except BaseException:
