@@ -34,8 +34,8 @@ while True:
 """
 
 
-def test_what_was_reported_to_be_stored_is_there(tmp_path: Path) -> None:
-    random = fresh_random("test_what_was_reported_to_be_stored_is_there")
+def test_reported_messages_are_stored_after_a_kill(tmp_path: Path) -> None:
+    random = fresh_random("test_reported_messages_are_stored_after_a_kill")
     reported = stored = 0
     for _ in range(KILLS):
         reported, next_seq = write_until_killed(
