@@ -544,3 +544,19 @@ class TestTrimming:
         host.save_progress()
 
         assert 1 == segment_count(host.broker.topics["t"])
+
+
+def test_listeners_of_a_topic_are_called_once() -> None:
+    host = Host()
+    topic = host.broker.topic("t")
+    calls: list[str] = []
+    topic.call_on_next_change(lambda: calls.append("one"))
+    topic.call_on_next_change(lambda: calls.append("two"))
+    host.publish("t", "a")
+    assert ["one", "two"] == calls
+    host.publish("t", "b")
+    assert ["one", "two"] == calls
+    topic.call_on_next_change(lambda: calls.append("three"))
+    host.broker.delete_topic("t")
+
+    assert ["one", "two", "three"] == calls
