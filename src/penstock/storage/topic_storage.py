@@ -197,7 +197,7 @@ def load_store(
     if lost_power or loaded.is_tail_lost:
         end = max(unused_seq, next_seq if known_id else next_seq + SKIPPED_SEQS)
         issues += _skip_seqs(folder, cursors, next_seq, end)
-        next_seq = end
+        next_seq = max(next_seq, cursors.next_unused_seq)
     stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
     if next_seq > max(stored_end, cursors.next_unused_seq):
         # Recovery removed an empty segment whose name was the only record of these numbers.
