@@ -225,7 +225,7 @@ def test_invalid_options_are_rejected_without_side_effects(
 def test_an_unreachable_nsqd_is_reported(tmp_path: Path) -> None:
     brokers = Brokers(("127.0.0.1:1",))
 
-    with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1/topic/log: Connection refused"):
+    with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1/topics/log: Connection refused"):
         check_config(
             ArchiveConfig(topics=("orders",), lake=str(tmp_path / "lake"), brokers=brokers)
         )

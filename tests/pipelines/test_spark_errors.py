@@ -21,8 +21,8 @@ def stream_unreachable(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("work", "words"),
     [
-        (read_unreachable, "http://127.0.0.1:1/topic/log: Connection refused"),
-        (stream_unreachable, "http://127.0.0.1:1/topic/log: Connection refused"),
+        (read_unreachable, "http://127.0.0.1:1/topics/log: Connection refused"),
+        (stream_unreachable, "http://127.0.0.1:1/topics/log: Connection refused"),
         (lambda spark: spark.sql("selec 1"), "Syntax error at or near 'selec'. (line 1, pos 0)"),
         (lambda spark: spark.read.parquet("/no/where"), "Path does not exist: file:/no/where."),
         (lambda spark: spark.sql("select raise_error('oh')").collect(), "oh"),
