@@ -79,9 +79,20 @@ def measure(
         label = f"{CHANGED_TOPICS} rows in {CHANGED_TOPICS} topics"
         label += ", first time" * warm_up
         show(label, f"{time.monotonic() - began:.2f} s", "2 s")
+        print(f"  batches: {batch_times(query)}", flush=True)
     show("load of the machine", f"{os.getloadavg()[0]:.1f}", "")
     query.stop()
     spark.stop()
+
+
+def batch_times(query: StreamingQuery) -> str:
+    """The steps of the latest batches that had rows, in milliseconds."""
+    reports = [each for each in query.recentProgress[-5:] if each.numInputRows]
+    return "; ".join(
+        f"{each.numInputRows} rows: "
+        + ", ".join(f"{step} {ms}" for step, ms in sorted(each.durationMs.items()) if ms > 10)
+        for each in reports
+    )
 
 
 def idle(nsqds: list[NsqdProcess], seconds: float) -> None:

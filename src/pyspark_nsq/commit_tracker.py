@@ -32,8 +32,10 @@ class CommitTracker:
         self, logs: Mapping[LogKey, TopicLogLocation], offsets: Mapping[LogKey, int]
     ) -> None:
         """Create missing channels. Raises HttpRequestError if a node refuses."""
+        if not self._channel:
+            return
         for key, found in logs.items():
-            if self._channel and key in offsets and key not in self._created:
+            if key in offsets and key not in self._created:
                 seq = max(found.log.first_seq, min(offsets[key], found.log.high_watermark))
                 with _retry_next_batch("cannot create channel %s yet: %s", self._channel):
                     self._history(key, found).create_channel(self._channel, seq)
