@@ -4,6 +4,8 @@ import pytest
 from tests.storage.frames import WALL_NS, frames, read_all
 
 from penstock.storage import DataPath, LogSettings, check_data_path
+from penstock.storage.attributes import MessageAttributes, encode_attributes
+from penstock.storage.batch import SEGMENT_HEADER_BYTES
 from penstock.testing import MemoryFiles
 
 pytestmark = pytest.mark.crash
@@ -20,7 +22,9 @@ def closed_log() -> MemoryFiles:
     data_path = DataPath.open("data", LogSettings(), files)
     store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
     for batch in BATCHES:
-        store.log.append(frames(*batch), WALL_NS)
+        # One of the batches has attributes.
+        attributes = encode_attributes([MessageAttributes(key=b"key")]) if len(batch) == 1 else b""
+        store.log.append(frames(*batch), WALL_NS, attributes=attributes)
     data_path.close()
     return files
 
@@ -48,7 +52,7 @@ SIZE = closed_log().open(SEGMENT, "read").size()
 
 
 @pytest.mark.usefixtures("damaged_on_purpose")
-@pytest.mark.parametrize("byte", range(SIZE))
+@pytest.mark.parametrize("byte", range(SEGMENT_HEADER_BYTES, SIZE))
 def test_a_flipped_bit_is_found_and_costs_only_its_batch(byte: int) -> None:
     for bit in range(8 * byte, 8 * byte + 8):
         files = closed_log()
@@ -66,5 +70,19 @@ def test_a_flipped_bit_is_found_and_costs_only_its_batch(byte: int) -> None:
         files.remove(SEGMENT.replace(".log", ".index"))
         assert (bodies, 1) == delivered(files)
         assert (bodies, 0) == delivered(files)
+        files.crash()
+        assert not any(found.is_damage for found in check_data_path("data", files))
+
+
+@pytest.mark.usefixtures("damaged_on_purpose")
+@pytest.mark.parametrize("byte", range(SEGMENT_HEADER_BYTES))
+def test_a_flipped_bit_in_the_header_of_a_segment_costs_no_message(byte: int) -> None:
+    for bit in range(8 * byte, 8 * byte + 8):
+        files = closed_log()
+        flip(files, bit)
+
+        assert [True] == [found.is_damage for found in check_data_path("data", files)]
+        assert (BODIES, 1) == delivered(files)
+        assert (BODIES, 0) == delivered(files)
         files.crash()
         assert not any(found.is_damage for found in check_data_path("data", files))

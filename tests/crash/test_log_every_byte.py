@@ -7,6 +7,7 @@ import pytest
 from tests.storage.frames import WALL_NS, frames, read_all
 
 from penstock.storage import DataPath, LogSettings, check_data_path
+from penstock.storage.attributes import encode_attributes
 
 pytestmark = pytest.mark.crash
 
@@ -14,22 +15,27 @@ BATCHES = [["a", "bb", "ccc"], ["d" * 50], ["e", "f" * 30, "g"]]
 KEPT = ["a", "bb", "ccc", "d" * 50]
 
 
-def log_on_disk(path: Path) -> tuple[Path, int]:
-    """A log that was not closed: its segment, and the position of the last batch in it."""
+def log_on_disk(path: Path, attributes: bytes) -> tuple[Path, int]:
+    """A log that was not closed: its segment, and the position of the last batch in it, which has
+    these attributes."""
     path.mkdir()
     data_path = DataPath.open(str(path), LogSettings())
     store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
     last_at = 0
     for batch in BATCHES:
         last_at = store.log.byte_size
-        store.log.append(frames(*batch), WALL_NS)
+        is_last = batch is BATCHES[-1]
+        store.log.append(frames(*batch), WALL_NS, attributes=attributes if is_last else b"")
     # The end of the process is the end of its lock.
     data_path._lock.close()
     return path / "topics" / "t" / f"{WALL_NS // 1000:020}.log", last_at
 
 
-def test_recovery_after_a_crash_at_every_byte_of_the_last_batch(tmp_path: Path) -> None:
-    segment, last_at = log_on_disk(tmp_path / "original")
+@pytest.mark.parametrize("attributes", [b"", encode_attributes([None, None, None])])
+def test_recovery_after_a_crash_at_every_byte_of_the_last_batch(
+    tmp_path: Path, attributes: bytes
+) -> None:
+    segment, last_at = log_on_disk(tmp_path / "original", attributes)
     size = segment.stat().st_size
     assert size > last_at > 0
     for kept in range(last_at, size):
