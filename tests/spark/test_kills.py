@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -53,17 +54,18 @@ def nodes_known(lookupd: NsqlookupdProcess) -> int:
 
 
 @contextmanager
-def publishing(lookupd: NsqlookupdProcess) -> Iterator[list[str]]:
-    """Publishes messages continuously, to random nodes. Yields the bodies that were confirmed."""
+def publishing(*connect: Callable[[], Producer]) -> Iterator[list[str]]:
+    """Publishes messages continuously, by the producers in turn. Yields the confirmed bodies."""
     over = threading.Event()
     published: list[str] = []
 
     def publish() -> None:
-        with Producer(lookupd=f"http://{lookupd.http_address}") as producer:
+        with ExitStack() as stack:
+            producers = cycle([stack.enter_context(each()) for each in connect])
             while not over.wait(0.2):
                 first = len(published)
                 bodies = [f"{number:08}" for number in range(first, first + 100)]
-                producer.publish_many("orders", [body.encode() for body in bodies])
+                next(producers).publish_many("orders", [body.encode() for body in bodies])
                 published.extend(bodies)
 
     thread = threading.Thread(target=publish)
@@ -116,7 +118,7 @@ def test_every_message_is_archived(
     mode: str,
 ) -> None:
     archive = Archive(spark, tmp_path)
-    with publishing(lookupd):
+    with publishing(lambda: Producer(lookupd=f"http://{lookupd.http_address}")):
         for _ in range(KILLS):
             with driver(lookupd, tmp_path, mode):
                 victim = random.choice(nsqds)
@@ -139,9 +141,10 @@ def test_every_message_of_two_nsqds_on_one_host_is_archived_once(
     known = f"--lookupd-tcp-address={lookupd.tcp_address}"
     shared = (*flags, known, "--broadcast-address=127.0.0.1")
     archive = Archive(spark, tmp_path)
-    with run_nsqd(*shared), run_nsqd(*shared):
+    with run_nsqd(*shared) as one, run_nsqd(*shared) as two:
         wait_until(lambda: nodes_known(lookupd) == 2, "both nodes to be known")
-        with publishing(lookupd) as published:
+        producers = (lambda: Producer(one.tcp_address), lambda: Producer(two.tcp_address))
+        with publishing(*producers) as published:
             for _ in range(max(KILLS, 5)):
                 with driver(lookupd, tmp_path, "history"):
                     pass
