@@ -45,13 +45,13 @@ def test_an_unexpected_exception_does_not_affect_other_topics(
     flags = (f"--sync-every={sync_every}", "--sync-timeout=20ms", "--msg-timeout=200ms")
     with run_patched_nsqd(f"raise={point}", *flags, data_path=tmp_path) as nsqd:
         provoke(nsqd)
-        serves_other_topics(nsqd)
+        good_topic = other_topic_served(nsqd)
         heals(nsqd)
         wait_until(lambda: is_healthy(nsqd), "/ping to answer OK")
         assert "internal error while" in nsqd.log
         assert b"nsqd_internal_errors_total 1\n" in nsqd.http("GET", "/metrics").body
     with run_nsqd(data_path=tmp_path) as nsqd:
-        assert 0 == nsqd.stats(GOOD, CHANNEL)["depth"]
+        assert 0 == nsqd.stats(good_topic, CHANNEL)["depth"]
 
 
 def connection(nsqd: PatchedNsqd) -> RawClient:
@@ -84,14 +84,18 @@ def provoke(nsqd: PatchedNsqd) -> None:
     wait_until(has_failed, "the bug to show itself")
 
 
-def serves_other_topics(nsqd: PatchedNsqd) -> None:
-    """Publishing, delivery, timeouts and FIN work for a topic that has no bug."""
+def other_topic_served(nsqd: PatchedNsqd) -> str:
+    """Publishing, delivery, timeouts and FIN work for a topic that has no bug. Returns its name."""
+    topics: list[str] = []
 
     def is_served() -> bool:
+        # Each try has its own topic: the one before may have failed after its publish.
+        topic = f"{GOOD}{len(topics)}"
+        topics.append(topic)
         try:
             with connection(nsqd) as producer:
-                producer.call(commands.pub(GOOD, b"message"))
-            consumer = nsqd.consumer(GOOD, CHANNEL)
+                producer.call(commands.pub(topic, b"message"))
+            consumer = nsqd.consumer(topic, CHANNEL)
         except (WireError, DisconnectedError, TimeoutError, OSError):
             return False  # the bug may close this connection
         first = consumer.message()
@@ -102,6 +106,7 @@ def serves_other_topics(nsqd: PatchedNsqd) -> None:
         return True
 
     wait_until(is_served, "another topic to be served")
+    return topics[-1]
 
 
 def heals(nsqd: PatchedNsqd) -> None:
