@@ -56,7 +56,7 @@ class History:
             yield stream
 
     def create_channel(self, channel: str, seq: int) -> None:
-        """Creates a channel in commit mode at `seq`; an existing channel is left alone."""
+        """Creates a channel in commit mode at `seq`; does not change an existing channel."""
         args = {"topic": self.topic, "channel": channel, "from": seq, "mode": "commit"}
         answer = self._api.post(self.base, "/channel/create", **args)
         if answer.status != 200 and answer.error_code != "CHANNEL_EXISTS":

@@ -59,7 +59,7 @@ class ClusterSnapshot:
             raise NotConnectedError("; ".join(map(str, self.failures)))
 
     def extents(self) -> dict[LogKey, LogExtent]:
-        """The logs, in the form for the conversion of node ids."""
+        """Node and sequence numbers of each log, for `NodeIdOffsets.convert`."""
         return {
             key: LogExtent(found.base, found.node_id, found.log.first_seq, found.log.next_seq)
             for key, found in self.logs.items()

@@ -113,7 +113,7 @@ def _log_id(text: str) -> str:
 
 
 class LogExtent(NamedTuple):
-    """What the conversion must know about a log. `base` is the URL of its nsqd."""
+    """Node and sequence numbers of a log. `base` is the URL of its nsqd."""
 
     base: str
     node_id: int

@@ -167,7 +167,8 @@ def _check_topics(topics: pa.Array) -> None:
 
 
 def _defers_ms(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
-    """None if there is no column `defer_ms`. Rows with a null there are not deferred."""
+    """The deferral of each row in milliseconds, 0 for null; None without a column `defer_ms`.
+    Raises InvalidRowError if one is negative."""
     if "defer_ms" not in batch.schema.names:
         return None
     defers = batch.column("defer_ms").cast(pa.int64())

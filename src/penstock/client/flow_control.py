@@ -11,8 +11,8 @@ rotation: a connection that delivered nothing for `low_rdy_idle_timeout`, or had
     RUNNING --failure--> PAUSED --time--> PROBING --success--> RUNNING, or PAUSED for less time
                            ^-----------------failure-'
 
-In PAUSED the consumer requests nothing, in PROBING a single message. Results of messages that were
-received earlier count only in PROBING.
+In PAUSED the consumer requests nothing, in PROBING a single message. Messages that were received
+earlier may still end in these states: in PAUSED their results are ignored, in PROBING they count.
 """
 
 import random

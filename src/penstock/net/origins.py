@@ -77,8 +77,8 @@ def is_public_name(host: str) -> bool:
 
 
 def _may_be_rebound(origin: str) -> bool:
-    """Whether the origin is a public name with a port, as in DNS rebinding. An origin without a
-    port is that of a web server on the default port, which forwards requests to us."""
+    """Whether the page may use DNS rebinding: its origin is a public name with a port. Without a
+    port, the page comes from port 80 or 443, so a reverse proxy there has forwarded the request."""
     host, colon, _ = origin.partition("://")[2].rpartition(":")
     return bool(colon) and is_public_name(host)
 

@@ -47,8 +47,8 @@ class Confirmations:
         self._watcher = watcher
 
     async def confirmation_for(self, action: str, args: Args) -> Confirmation | None:
-        """None if the operator still has to enter a position. Raises HttpError 404 if the target
-        does not exist."""
+        """The confirmation to show before the action; None for a seek without a position, which the
+        operator must enter first. Raises HttpError 404 if the target does not exist."""
         topic, channel, node = target_of(args)
         match action:
             case "tombstone":

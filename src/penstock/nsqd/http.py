@@ -497,7 +497,7 @@ async def _run_in_turns(steps: Steps[object]) -> object:
 
 
 def _flag(args: dict[str, str], name: str) -> bool:
-    """False only if explicitly turned off."""
+    """A boolean argument that is true by default, also if its value is not a boolean."""
     return BOOLEANS.get(args.get(name, ""), True)
 
 

@@ -49,7 +49,7 @@ class SessionConnection(SubscriberConnection, Protocol):
 
     @property
     def remote_ip(self) -> str:
-        """Empty on a unix socket."""
+        """IP address of the client; empty on a unix socket."""
 
     @property
     def tls(self) -> TlsInfo | None:

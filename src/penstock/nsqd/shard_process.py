@@ -80,7 +80,7 @@ def _send_heartbeats(loop: asyncio.AbstractEventLoop, supervisor: socket.socket)
 
 
 class _ShardLoop(uvloop.Loop):
-    """A loop whose signals come from the supervisor."""
+    """An event loop that receives signals from the supervisor's socket, not from the kernel."""
 
     def __init__(self, supervisor: socket.socket, log: Logger) -> None:
         super().__init__()

@@ -93,7 +93,8 @@ def _prefix(prefix: str, number: int) -> str:
 
 
 def _address(address: str, number: int) -> str:
-    """The address with a higher port; the path of a unix socket gets the number as its suffix."""
+    """The address for shard `number`: the port is `number` * PORT_STEP higher; the path of a unix
+    socket ends in `.number`."""
     if not address or not number:
         return address
     host, colon, port = address.rpartition(":")
@@ -103,7 +104,7 @@ def _address(address: str, number: int) -> str:
 
 
 def _port(port: int, number: int) -> int:
-    """The higher port. Port 0, which means any free port, stays 0."""
+    """The port for shard `number`. Port 0, which means any free port, stays 0."""
     shifted = port + PORT_STEP * number if port else 0
     if shifted > PORT_MAX:
         raise ConfigError(

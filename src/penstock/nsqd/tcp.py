@@ -172,7 +172,7 @@ class Client(asyncio.Protocol):
 
     @property
     def remote_ip(self) -> str:
-        """Empty on a unix socket."""
+        """IP address of the client; empty on a unix socket."""
         return host_of(self.remote_address)
 
     # Called by the transport.

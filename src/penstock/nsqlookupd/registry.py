@@ -90,7 +90,7 @@ class RegisteredProducer:
         return f"{self.info.broadcast_address}:{self.info.http_port}"
 
     def is_same_nsqd(self, other: "RegisteredProducer") -> bool:
-        """Whether both are connections of the same nsqd: one of them is about to end."""
+        """Whether both are connections of the same nsqd, for example while it reconnects."""
         ours, theirs = self.info, other.info
         return (ours.broadcast_address, ours.tcp_port, ours.http_port) == (
             theirs.broadcast_address,

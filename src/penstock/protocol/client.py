@@ -200,7 +200,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
 
     @property
     def oldest_unconfirmed(self) -> _Receipt | None:
-        """The receipt to which the next response belongs."""
+        """The receipt of the publish that the server answers next; None if all are answered."""
         return self._receipts[0] if self._receipts else None
 
     def take_unconfirmed(self) -> list[_Receipt]:
@@ -223,7 +223,8 @@ class ClientConnection(Generic[_Message, _Receipt]):
         self._outgoing.append(self._layers.encode(rendered) if self._layers else rendered)
 
     def publish(self, rendered: bytes, receipt: _Receipt) -> None:
-        """Send a PUB, MPUB, DPUB or DMPUB; the response returns the receipt."""
+        """Send a PUB, MPUB, DPUB or DMPUB. The event for its response, `Confirmed` or `Rejected`,
+        contains `receipt`."""
         self._receipts.append(receipt)
         self.send(rendered)
 

@@ -52,7 +52,7 @@ class PublishParser:
         self._size_max = size_max
 
     def parse_single(self, data: bytes) -> Publish | None:
-        """The message, if `data` is exactly this line and one valid message."""
+        """The publish; None unless `data` is exactly this line and one valid message."""
         body_at, head_of = self._body_at, self._head_of
         size = len(data) - body_at
         if 0 < size <= self._size_max and head_of(data) == (self.line, size):
@@ -108,7 +108,7 @@ class FinParser:
     line = b"FIN "
 
     def parse_single(self, data: bytes) -> Fin | None:
-        """The FINs, if `data` contains nothing else."""
+        """The FINs in `data`; None if `data` contains anything but complete FINs."""
         if data[:4] != self.line:
             return None
         if len(data) == _FIN_BYTES and data.endswith(b"\n") and (only := data[4:20]).isalnum():

@@ -362,7 +362,8 @@ def _topic_and_channel(command: str, params: list[bytes]) -> tuple[str, str]:
 
 
 def _as_node_id(value: object) -> int | None:
-    """None if it is no node id: NSQ accepts any value, because it ignores the field."""
+    """The node id in an IDENTIFY; None if the value is invalid, which is no error: NSQ ignores the
+    field."""
     try:
         node_id = as_int64(value)
     except ValueError:

@@ -243,7 +243,7 @@ def append_and_sync(files: Files, path: str, pieces: Iterable[bytes]) -> None:
 
 
 def storage_error(doing: str, path: str, error: OSError) -> StorageError:
-    """Convert the error of a system call."""
+    """A StorageError with the text `cannot DOING PATH: REASON`, for an error of a system call."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason = f"disk full ({reason})"

@@ -1,1 +1,2 @@
-"""NSQ's tools, each apart from the command that runs it."""
+"""Implementations of the command-line tools, such as nsq_tail and `penstock top`; `penstock.cli`
+has their options and entry points."""

@@ -210,7 +210,8 @@ class TopicArchiver:
                 self._finish()
 
     def _write(self, messages: list[Message], *, must_sync: bool) -> bool:
-        """Runs in a thread. Returns whether everything is synced."""
+        """Write the messages, in a worker thread. Returns whether everything written is synced to
+        disk."""
         has_rotated = self._files.write([message.body for message in messages])
         if has_rotated or must_sync:
             self._files.sync()

@@ -286,7 +286,8 @@ class RecordSplitter:
 
 
 class Throttle:
-    """Limits a rate to `per_second`; 0 for no limit. Unused allowance is kept for a second."""
+    """Limits publishing to `per_second` messages; 0 for no limit. Unused allowance is kept for a
+    second."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
@@ -294,7 +295,8 @@ class Throttle:
         self._counted_at = asyncio.get_running_loop().time()
 
     async def take(self, wanted: int) -> int:
-        """Wait until at least one may pass. Returns how many of `wanted` may pass now."""
+        """Wait until at least one message may be published. Returns how many may be published now,
+        at most `wanted`."""
         if self._per_second <= 0:
             return wanted
         missing = 1 - self._grown_allowance()

@@ -3,9 +3,9 @@ r"""Parser of RE2 regular expressions in Go's syntax.
 Differences from Python: `$` matches only at the end, `\z` exists and `\Z` does not, classes may be
 `[[:alpha:]]` and `\pN`, flags apply from their position on, and there is no lookaround.
 
-The tree is simple because only names are matched. A name is ASCII, so that a character class is a
-bit set in an integer. It is a single line. And it has at most 64 characters, so that 65 repetitions
-suffice.
+An expression is matched only with names of topics and channels, which keeps the tree simple. A name
+is ASCII, so that a character class is a bit set in an integer. A name contains no line break. A
+name has at most 64 characters, so that a repeat count above 65 is reduced to 65.
 """
 
 import re
@@ -30,7 +30,7 @@ __all__ = [
 NESTING_MAX = 100
 REPEAT_MAX = 1000  # Go's
 
-# With more repetitions, at least one would match nothing.
+# Higher repeat counts are reduced to this: further repetitions could match only the empty string.
 REPEAT_ENOUGH = NAME_BYTES_MAX + 1
 
 _ALL = (1 << 128) - 1

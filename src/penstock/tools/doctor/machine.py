@@ -79,7 +79,8 @@ def spark() -> Diagnosis:
 
 
 def judge_spark(versions: dict[str, str | None], wanted: str) -> Diagnosis:
-    """`wanted` is the supported version of pyspark, such as 4.3."""
+    """Check pyspark and the packages that it needs. `wanted` is the supported version of pyspark,
+    such as 4.3."""
     pyspark = versions["pyspark"]
     if pyspark is None:
         return ok("not installed", f"only for Spark: {_INSTALL_SPARK}")
