@@ -188,8 +188,9 @@ def ranges_to_measure(
 ) -> list[Range]:
     """Ranges that a limit may cut: `limit_end` needs the segments of their logs.
 
-    `sizes_bytes` are the sizes of the whole logs. There are at most as many messages as sequence
-    numbers, so a log that is within its share by these is not cut.
+    `sizes_bytes` are the sizes of the whole logs. Without the segments, the number of messages is
+    not known, but it is at most the number of sequence numbers: if that is within the log's share
+    of the limit, the range is not cut.
     """
     ranges = ranges_between(start, end)
     cut: set[LogKey] = set()

@@ -127,8 +127,11 @@ class FilteringBatchReader(BatchReader):
 
 
 def create_batch_reader(options: SourceOptions) -> BatchReader:
-    """Spark rejects a reader with `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is
-    true. Only then does it call this function in a worker that has imported the module below."""
+    """The reader for a batch query, with filter pushdown if Spark has it enabled.
+
+    Spark rejects a reader with `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is
+    true. If it is true, Spark calls this function in a worker that has imported the module below.
+    """
     is_enabled = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
     return FilteringBatchReader(options) if is_enabled else BatchReader(options)
 

@@ -97,7 +97,7 @@ async def _create_connection(
 
 
 class Connection(asyncio.Protocol):
-    """Create it with `connect`. A message's `Answers`."""
+    """A connection to one nsqd, and the `AckChannel` of its messages. Create it with `connect`."""
 
     def __init__(
         self, address: str, opening: wire.Opening, config: ClientConfig, owner: ConnectionOwner

@@ -1,6 +1,7 @@
-"""Confirmations: what an action will do, with the numbers of the moment. Changes nothing.
+"""Texts of the confirmation dialogs: the effects of an action, with current numbers.
 
-`Confirmations` asks the cluster for the numbers; the pure functions below it write the text.
+`Confirmations` asks the cluster for the numbers and changes nothing; the pure functions below it
+write the text.
 """
 
 from collections.abc import Sequence
@@ -131,7 +132,7 @@ class Confirmations:
 
 
 def confirm_topic(action: str, row: TopicRow) -> Confirmation:
-    """Pause, empty or delete a topic."""
+    """Confirmation of pausing, emptying or deleting a topic."""
     nodes, channels = format_count(row.nodes, "node"), format_count(len(row.channels), "channel")
     held = format_count(row.depth + row.in_flight + row.deferred, "message")
     match action:
@@ -160,7 +161,7 @@ def confirm_topic(action: str, row: TopicRow) -> Confirmation:
 
 
 def confirm_channel(action: str, row: ChannelRow) -> Confirmation:
-    """Pause, empty or delete a channel."""
+    """Confirmation of pausing, emptying or deleting a channel."""
     if row.mode == COMMIT_MODE:
         effects = _effects_on_commit_channel(action, row)
     else:
@@ -228,7 +229,7 @@ def _effects_on_commit_channel(action: str, row: ChannelRow) -> list[str]:
 
 
 def confirm_tombstone(topic: str, node: str, depth: int) -> Confirmation:
-    """Remove a topic from one node."""
+    """Confirmation of removing a topic from one node."""
     effects = [
         f"The topic and its {format_count(depth, 'message')} on this node will be deleted.",
         "Other nodes keep the topic.",
@@ -239,7 +240,7 @@ def confirm_tombstone(topic: str, node: str, depth: int) -> Confirmation:
 
 
 def confirm_drain(row: NodeRow) -> Confirmation:
-    """Stop a node after its messages are consumed."""
+    """Confirmation of stopping a node after its messages are consumed."""
     held, consumers = (
         format_count(row.depth, "queued message"),
         format_count(row.clients, "consumer"),
@@ -253,7 +254,7 @@ def confirm_drain(row: NodeRow) -> Confirmation:
 
 
 def confirm_seek(row: ChannelRow, position: str, moves: Sequence[Move]) -> Confirmation:
-    """Move a channel to another position in the log."""
+    """Confirmation of moving a channel to another position in the log."""
     ahead = sum(each.ahead for each in moves)
     redelivered, skipped = sum(each.again for each in moves), sum(each.skipped for each in moves)
     if row.mode == COMMIT_MODE:
@@ -315,7 +316,7 @@ def position_text(position: str) -> str:
 
 
 def confirm_kick(client: ClientSummary, channel: str, node: str) -> Confirmation:
-    """Close the connection of one consumer."""
+    """Confirmation of closing the connection of one consumer."""
     held = format_count(client.in_flight_count, "message")
     effects = [
         f"The connection from {client.remote_address} to {node} will be closed.",
@@ -327,7 +328,7 @@ def confirm_kick(client: ClientSummary, channel: str, node: str) -> Confirmation
 
 
 def confirm_requeue(id: str, channel: str, state: str) -> Confirmation:
-    """Deliver one message again."""
+    """Confirmation of delivering one message again."""
     if state == "deferred":
         effects = [f"Message {id} will be delivered now instead of at its scheduled time."]
     else:
@@ -341,6 +342,6 @@ def confirm_requeue(id: str, channel: str, state: str) -> Confirmation:
 
 
 def confirm_cancel(id: str, channel: str) -> Confirmation:
-    """Delete one deferred message from a channel."""
+    """Confirmation of deleting one deferred message from a channel."""
     effect = f"Channel {channel} will never deliver message {id}."
     return Confirmation("Cancel this message?", [effect], "Cancel message")

@@ -126,7 +126,7 @@ class TopicHistory(_HistoryEndpoints):
     """Endpoints for the log of a topic."""
 
     def routes(self) -> list[Route]:
-        """Their routes."""
+        """The routes of the endpoints."""
         return [
             self._route("GET", "/topic/log", self._log),
             Route("GET", "/topics/log", self._catalog, is_logged=False),
@@ -270,7 +270,7 @@ class ChannelHistory(_HistoryEndpoints):
     """Endpoints that create and move channels by position."""
 
     def routes(self) -> list[Route]:
-        """Their routes."""
+        """The routes of the endpoints."""
         return [
             self._route("POST", "/channel/create", self._create),
             self._route("POST", "/channel/seek", self._seek),
@@ -339,7 +339,7 @@ class ChannelPeek(_HistoryEndpoints):
     """Endpoints for the messages of a channel."""
 
     def routes(self) -> list[Route]:
-        """Their routes."""
+        """The routes of the endpoints."""
         return [
             self._route("GET", "/channel/messages", self._messages),
             self._route("POST", "/channel/cancel", self._cancel),

@@ -76,7 +76,7 @@ class LookupdHttpApi:
         self._cached: dict[tuple[str, bool, bool], tuple[int, Response]] = {}
 
     def routes(self) -> list[Route]:
-        """Their routes."""
+        """The routes of the endpoints."""
         return [
             Route("GET", "/ping", lambda _: "OK", response_format=PLAIN_TEXT),
             Route("GET", "/info", lambda _: {"version": NSQ_VERSION}),
@@ -128,7 +128,7 @@ class LookupdHttpApi:
     def _lookup_response(
         self, topic: str, *, for_producer: bool, with_index: bool = False
     ) -> Response:
-        """Cached until the topic's index changes."""
+        """The response to /lookup; cached until the topic's index changes."""
         index = self._registry.index(topic)
         headers = ((INDEX_HEADER, str(index)),) if with_index else ()
         if index == UNKNOWN_INDEX:

@@ -227,7 +227,8 @@ class NsqdConnection(asyncio.Protocol):
         return fields
 
     def _identified_producer(self) -> RegisteredProducer:
-        """The protocol accepts such commands only after IDENTIFY."""
+        """The producer of this connection. Exists, because the parser refuses these commands before
+        IDENTIFY."""
         assert self._producer is not None
         return self._producer
 

@@ -125,7 +125,8 @@ class Files(Protocol):
 
 
 def _maybe_fallocate() -> Callable[[int, int, int, int], object] | None:
-    """Return the system call, which Python lacks: its posix_fallocate changes the file's size."""
+    """The system call `fallocate`; None if there is none. Python only has `posix_fallocate`, which
+    changes the size of the file."""
     try:
         fallocate = ctypes.CDLL(None).fallocate
     except AttributeError:

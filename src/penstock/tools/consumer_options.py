@@ -22,7 +22,7 @@ __all__ = [
 
 
 def _parse_client_option(text: str) -> tuple[str, ...]:
-    """nsq compat: an unknown option is a usage error, exit code 2."""
+    """Check one `name,value`. nsq compat: an unknown name is a usage error, exit code 2."""
     try:
         parse_option(text)
     except ConfigError as error:
