@@ -85,11 +85,11 @@ class Nodes:
         for base, answer in zip(bases, answers, strict=True):
             if not isinstance(answer, Error):
                 locate_logs(logs, base, answer.node_id, answer.topics, is_wanted)
-        survey = ClusterSnapshot(
+        snapshot = ClusterSnapshot(
             logs, tuple(failures), has_answer=not failures or len(failures) < len(answers)
         )
-        survey.require_answer()
-        return survey
+        snapshot.require_answer()
+        return snapshot
 
     def catalog(self, base: str, since: str = "", wait_seconds: float = 0.0) -> TopicsLogResponse:
         """The logs of one nsqd that have changed since the version `since`, or all. If none has

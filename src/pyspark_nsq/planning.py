@@ -350,20 +350,20 @@ def _available(
 # Starting and ending offsets.
 
 
-def resolve_offsets(nodes: Nodes, survey: ClusterSnapshot, position: Position) -> Offsets:
+def resolve_offsets(nodes: Nodes, snapshot: ClusterSnapshot, position: Position) -> Offsets:
     """The sequence number of a position in each log. Raises HttpRequestError, and ConfigError if
     the position has a node id that several nodes have."""
     if isinstance(position, dict):
-        position = _with_log_ids(position, survey)
-    return {key: _resolve(nodes, key, found, position) for key, found in survey.logs.items()}
+        position = _with_log_ids(position, snapshot)
+    return {key: _resolve(nodes, key, found, position) for key, found in snapshot.logs.items()}
 
 
-def _with_log_ids(offsets: Offsets, survey: ClusterSnapshot) -> Offsets:
+def _with_log_ids(offsets: Offsets, snapshot: ClusterSnapshot) -> Offsets:
     """Convert node ids. EARLIEST and LATEST hold for all logs with the node id."""
     numbers = {key: seq for key, seq in offsets.items() if seq >= 0 or not key.is_node_id}
     by_node = {key: seq for key, seq in offsets.items() if key not in numbers}
-    converted = NodeIdOffsets().convert(numbers, survey.extents(), is_complete=True)
-    for key, found in survey.logs.items():
+    converted = NodeIdOffsets().convert(numbers, snapshot.extents(), is_complete=True)
+    for key, found in snapshot.logs.items():
         node_key = LogKey(key.topic, str(found.node_id))
         if node_key in by_node:
             converted.setdefault(key, by_node[node_key])

@@ -176,14 +176,16 @@ class RangeReader:
     def _locate(self) -> str:
         """Find the base URL of the log, and its id if only the node id is known. Raises
         HttpRequestError or NotConnectedError."""
-        survey = self._nodes.snapshot(Topics((self._range.topic,)))
+        snapshot = self._nodes.snapshot(Topics((self._range.topic,)))
         offsets = {self._range.key: self._next_seq}
-        (key,) = NodeIdOffsets().convert(offsets, survey.extents(), is_complete=not survey.failures)
-        if key not in survey.logs:
-            others = "; ".join(map(str, survey.failures)) or "no nsqd has this log"
+        (key,) = NodeIdOffsets().convert(
+            offsets, snapshot.extents(), is_complete=not snapshot.failures
+        )
+        if key not in snapshot.logs:
+            others = "; ".join(map(str, snapshot.failures)) or "no nsqd has this log"
             raise NotConnectedError(f"{key} not found: {others}")
         self._range = self._range._replace(log_id=key.log_id)
-        self._base = survey.logs[key].base
+        self._base = snapshot.logs[key].base
         return self._base
 
 

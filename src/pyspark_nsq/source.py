@@ -93,16 +93,16 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         nodes, bounds = Nodes(self._options.access), self._bounds
-        survey = nodes.snapshot(self._options.topics)
-        self._check_failures(survey)
+        snapshot = nodes.snapshot(self._options.topics)
+        self._check_failures(snapshot)
         logs = {
-            key: found for key, found in survey.logs.items() if bounds.admits(key, found.node_id)
+            key: found for key, found in snapshot.logs.items() if bounds.admits(key, found.node_id)
         }
-        survey = ClusterSnapshot(logs)
-        start = resolve_offsets(nodes, survey, self._options.starting)
-        end = resolve_offsets(nodes, survey, self._options.ending)
+        snapshot = ClusterSnapshot(logs)
+        start = resolve_offsets(nodes, snapshot, self._options.starting)
+        end = resolve_offsets(nodes, snapshot, self._options.ending)
         if bounds.time_ns_min is not None:
-            from_then = resolve_offsets(nodes, survey, AtTime(bounds.time_ns_min))
+            from_then = resolve_offsets(nodes, snapshot, AtTime(bounds.time_ns_min))
             start = {key: max(seq, from_then[key]) for key, seq in start.items()}
         ranges = [each for each in map(bounds.clip, ranges_between(start, end)) if each.size]
         return plan_partitions(self._options, nodes, ranges, logs)
@@ -110,11 +110,11 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
-    def _check_failures(self, survey: ClusterSnapshot) -> None:
+    def _check_failures(self, snapshot: ClusterSnapshot) -> None:
         """Raises NotConnectedError if a node is missing, unless `failOnDataLoss=false`."""
-        if survey.failures and self._options.fail_on_data_loss:
-            raise NotConnectedError("; ".join(map(str, survey.failures)))
-        for failure in survey.failures:
+        if snapshot.failures and self._options.fail_on_data_loss:
+            raise NotConnectedError("; ".join(map(str, snapshot.failures)))
+        for failure in snapshot.failures:
             log.error("skipping the messages of an unreachable nsqd: %s", failure)
 
 
@@ -145,12 +145,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._nodes = Nodes(options.access)
         self._commits = CommitTracker(self._nodes, options.channel)
         self._catalog: ClusterCatalog | None = None
-        self._survey = ClusterSnapshot({})
+        self._snapshot = ClusterSnapshot({})
         self._target: Offsets | None = None
         self._unreachable: set[str] = set()
         self._node_ids = NodeIdOffsets()
         self._parsed: tuple[JsonOffsets, Offsets] = {}, {}
-        self._idle: tuple[Offsets, ClusterSnapshot] = {}, self._survey
+        self._idle: tuple[Offsets, ClusterSnapshot] = {}, self._snapshot
         """Offsets that are at the end of these logs."""
 
     # Offsets.
@@ -158,21 +158,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 (Spark's name, as are those below)
         """Start of a new query. Requires all nodes, unless it starts at the earliest messages:
         nodes that appear later are read from there anyway."""
-        survey = self._running_catalog().snapshot(fresh=True)
-        survey.require_answer()
-        if survey.failures and self._options.starting != EARLIEST:
-            raise NotConnectedError("; ".join(map(str, survey.failures)))
-        offsets = resolve_offsets(self._nodes, survey, self._options.starting)
-        self._commits.create_channels(survey.logs, offsets)
+        snapshot = self._running_catalog().snapshot(fresh=True)
+        snapshot.require_answer()
+        if snapshot.failures and self._options.starting != EARLIEST:
+            raise NotConnectedError("; ".join(map(str, snapshot.failures)))
+        offsets = resolve_offsets(self._nodes, snapshot, self._options.starting)
+        self._commits.create_channels(snapshot.logs, offsets)
         return to_json(offsets)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         given = self._from_json(start)
         start_offsets, ends = self._wait_for_messages(given)
-        self._commits.create_channels(self._survey.logs, {**ends, **start_offsets})
+        self._commits.create_channels(self._snapshot.logs, {**ends, **start_offsets})
         # Messages before the start of a new batch are done. Spark calls commit() only when the next
         # batch has data; until then an idle query would appear to have a lag.
-        self._commits.commit(self._survey.logs, start_offsets)
+        self._commits.commit(self._snapshot.logs, start_offsets)
         rows_max, bytes_max = self._limits(limit)
         if rows_max is not None or bytes_max is not None:
             ends = self._limit(start_offsets, ends, rows_max, bytes_max)
@@ -189,14 +189,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802
         """End of the logs regardless of limits. Spark reports it as the source's progress."""
-        ends = {key: found.log.high_watermark for key, found in self._survey.logs.items()}
+        ends = {key: found.log.high_watermark for key, found in self._snapshot.logs.items()}
         return to_json(ends) if ends else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        survey = self._running_catalog().snapshot(fresh=True)
-        survey.require_answer()
-        self._target = {key: found.log.high_watermark for key, found in survey.logs.items()}
-        for failure in survey.failures:
+        snapshot = self._running_catalog().snapshot(fresh=True)
+        snapshot.require_answer()
+        self._target = {key: found.log.high_watermark for key, found in snapshot.logs.items()}
+        for failure in snapshot.failures:
             log.warning("ending without the messages of an unreachable nsqd: %s", failure)
 
     # Batches.
@@ -206,13 +206,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = ranges_between(start_offsets, end_offsets)
         if any(self._is_unknown(each.key, each.end) for each in ranges):
             self._refresh_metadata()  # a batch planned before a restart
-        return plan_partitions(self._options, self._nodes, ranges, self._survey.logs)
+        return plan_partitions(self._options, self._nodes, ranges, self._snapshot.logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
     def commit(self, end: JsonOffsets) -> None:
-        self._commits.commit(self._survey.logs, self._with_log_ids(self._from_json(end)))
+        self._commits.commit(self._snapshot.logs, self._with_log_ids(self._from_json(end)))
 
     def stop(self) -> None:
         if self._catalog is not None:
@@ -228,11 +228,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refresh_metadata(self) -> None:
         """Refresh metadata; skip unreachable nodes, warning once per node."""
         try:
-            survey = self._running_catalog().snapshot()
+            snapshot = self._running_catalog().snapshot()
         except NotConnectedError as failure:
-            survey = ClusterSnapshot({}, (failure,))
-        self._survey = survey
-        unreachable = {_node_of(failure): failure for failure in survey.failures}
+            snapshot = ClusterSnapshot({}, (failure,))
+        self._snapshot = snapshot
+        unreachable = {_node_of(failure): failure for failure in snapshot.failures}
         for node in unreachable.keys() - self._unreachable:
             log.warning("continuing without an unreachable nsqd: %s", unreachable[node])
         self._unreachable = set(unreachable)
@@ -244,20 +244,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             self._refresh_metadata()
             # Speed: with thousands of logs, an idle query would spend most of its time here.
-            if self._idle[0] is given and self._idle[1] is self._survey:
+            if self._idle[0] is given and self._idle[1] is self._snapshot:
                 start_offsets = ends = given
             else:
                 start_offsets = self._with_log_ids(given)
                 ends = self._available_ends(start_offsets)
                 if ends == given:
-                    ends, self._idle = given, (given, self._survey)
+                    ends, self._idle = given, (given, self._snapshot)
             seconds = deadline - time.monotonic()
             if ends is not given or self._target is not None or seconds <= 0:
                 return start_offsets, ends
-            self._running_catalog().wait_for_change(self._survey, seconds)
+            self._running_catalog().wait_for_change(self._snapshot, seconds)
 
     def _is_unknown(self, key: LogKey, end: int) -> bool:
-        found = self._survey.logs.get(key)
+        found = self._snapshot.logs.get(key)
         return found is None or found.log.next_seq < end
 
     # Offsets of earlier versions.
@@ -273,9 +273,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Replace node ids by log ids, except those of unreachable nodes."""
         if not any(key.is_node_id for key in offsets):
             return offsets
-        survey = self._survey
+        snapshot = self._snapshot
         return self._node_ids.convert(
-            offsets, survey.extents(), is_complete=bool(survey.logs) and not survey.failures
+            offsets, snapshot.extents(), is_complete=bool(snapshot.logs) and not snapshot.failures
         )
 
     def _batch_offsets(self, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
@@ -300,10 +300,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _available_ends(self, start_offsets: Offsets) -> Offsets:
         """The current end of each log; of a new log, its beginning."""
-        survey, target = self._survey, self._target
+        snapshot, target = self._snapshot, self._target
         ends = dict(start_offsets)
         unresolved = {key for key in start_offsets if key.is_node_id}
-        for key, found in survey.logs.items():
+        for key, found in snapshot.logs.items():
             if key in start_offsets:
                 ends[key] = self._end(key, found, start_offsets[key])
             elif LogKey(key.topic, str(found.node_id)) in unresolved:
@@ -311,10 +311,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif target is None or key in target:
                 ends[key] = found.log.first_seq
         # The tasks wait for a node that was reachable at the start and is not now.
-        for key in (target or {}).keys() & start_offsets.keys() - survey.logs.keys():
+        for key in (target or {}).keys() & start_offsets.keys() - snapshot.logs.keys():
             ends[key] = max(start_offsets[key], (target or {})[key])
-        for key in survey.deleted.keys() & start_offsets.keys() - survey.logs.keys():
-            self._check_deleted(key, survey.deleted[key], start_offsets[key])
+        for key in snapshot.deleted.keys() & start_offsets.keys() - snapshot.logs.keys():
+            self._check_deleted(key, snapshot.deleted[key], start_offsets[key])
             del ends[key]
         return ends
 
@@ -346,7 +346,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limit(
         self, start: Offsets, ends: Offsets, rows_max: int | None, bytes_max: int | None
     ) -> Offsets:
-        logs = self._survey.logs
+        logs = self._snapshot.logs
         sizes = {key: found.log.bytes for key, found in logs.items()}
         cut = ranges_to_measure(start, ends, sizes, rows_max=rows_max, bytes_max=bytes_max)
         if not cut:

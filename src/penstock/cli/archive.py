@@ -113,15 +113,15 @@ def command(
         schema=schema,
         compact=compact,
     )
-    survey = check_config(config)
-    for failure in survey.failures:
+    snapshot = check_config(config)
+    for failure in snapshot.failures:
         click.echo(f"penstock: continuing without an unreachable nsqd: {failure}", err=True)
     with (
         stop_on_signals() as stop,
         suppress(JobInterruptedError),
         spark_session(settings, stop) as spark,
     ):
-        for done in archive(spark, config, survey, stop):
+        for done in archive(spark, config, snapshot, stop):
             click.echo(_summary(done, lake))
     if once and stop.is_requested:
         raise PipelineError("interrupted; run the same command again to continue")

@@ -152,15 +152,15 @@ def command(
     with stop_on_signals() as stop:
         if writes:
             with suppress(JobInterruptedError):
-                survey = _survey(config, stop, wait=wait)
+                snapshot = _snapshot(config, stop, wait=wait)
                 with spark_session(settings, stop) as spark:
-                    for done in run_stream(spark, config, survey, stop):
+                    for done in run_stream(spark, config, snapshot, stop):
                         click.echo(_summary(done))
             if once and stop.is_requested:
                 raise PipelineError("interrupted; run the same command again to continue")
             return
         if sample is not None:
-            _survey(config, stop, wait=wait)
+            _snapshot(config, stop, wait=wait)
         with (
             spark_session(settings, stop) as spark,
             stop.interrupting(spark.sparkContext.cancelAllJobs),
@@ -225,7 +225,7 @@ def _pairs(option: str, flags: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "ClusterSnapshot":
+def _snapshot(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "ClusterSnapshot":
     """Locate the topics of all sources; with `wait`, retry until all exist. Raises
     JobInterruptedError."""
     from penstock.pipelines.stream import survey_sources  # noqa: PLC0415
@@ -234,7 +234,7 @@ def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "ClusterSnap
     while True:
         stop.check()
         try:
-            survey = survey_sources(config)
+            snapshot = survey_sources(config)
         except (ConfigError, HttpRequestError, NotConnectedError) as failure:
             if not wait:
                 raise
@@ -242,9 +242,9 @@ def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "ClusterSnap
                 click.echo(f"penstock: waiting: {said}", err=True)
             stop.wait(WAIT_SECONDS)
         else:
-            for each in survey.failures:
+            for each in snapshot.failures:
                 click.echo(f"penstock: continuing without an unreachable nsqd: {each}", err=True)
-            return survey
+            return snapshot
 
 
 # Output.

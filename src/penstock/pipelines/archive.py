@@ -81,13 +81,13 @@ def check_config(config: ArchiveConfig) -> ClusterSnapshot:
     Lake.check_usable(config.lake)
     for topic in config.topics:
         Lake(Path(config.lake)).topic(topic)
-    return config.brokers.survey(config.topics)
+    return config.brokers.snapshot(config.topics)
 
 
 def archive(
-    spark: SparkSession, config: ArchiveConfig, survey: ClusterSnapshot, stop: Stop
+    spark: SparkSession, config: ArchiveConfig, snapshot: ClusterSnapshot, stop: Stop
 ) -> list[ArchiveResult]:
-    """Run until a stop is requested or, with `once`, until all messages in `survey` are archived.
+    """Run until a stop is requested or, with `once`, until all messages in `snapshot` are archived.
 
     Raises PipelineError, LakeError or ConfigError; batches committed before remain in the lake.
     """
@@ -106,7 +106,7 @@ def archive(
             _TopicArchive(spark, config, folder, schema)
             for folder, schema in zip(folders, schemas, strict=True)
         ]
-        _run(archives, config, survey, stop)
+        _run(archives, config, snapshot, stop)
         for each in archives:
             each.wait_for_batch()
         if config.compact is not False and (config.once or config.compact):
@@ -116,9 +116,12 @@ def archive(
 
 
 def _run(
-    archives: "Sequence[_TopicArchive]", config: ArchiveConfig, survey: ClusterSnapshot, stop: Stop
+    archives: "Sequence[_TopicArchive]",
+    config: ArchiveConfig,
+    snapshot: ClusterSnapshot,
+    stop: Stop,
 ) -> None:
-    ends = {key: found.log.next_seq for key, found in survey.logs.items()}
+    ends = {key: found.log.next_seq for key, found in snapshot.logs.items()}
     running: list[RunningQuery] = []
     for each in archives:
         if stop.is_requested:
@@ -237,11 +240,11 @@ class _TopicArchive:
         if not any(key.is_node_id for key in (*known, *start, *end)):
             return start, end
         try:
-            survey = self._config.brokers.nodes().snapshot(Topics((self.topic,)))
+            snapshot = self._config.brokers.nodes().snapshot(Topics((self.topic,)))
         except (HttpRequestError, NotConnectedError):
             return start, end
         known, start, end = (
-            self._node_ids.convert(each, survey.extents(), is_complete=not survey.failures)
+            self._node_ids.convert(each, snapshot.extents(), is_complete=not snapshot.failures)
             for each in (known, start, end)
         )
         self._commits.rename_logs({key.log_id: seq for key, seq in known.items()})

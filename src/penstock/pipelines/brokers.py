@@ -38,20 +38,20 @@ class Brokers:
         }
         return {name: value for name, value in given.items() if value}
 
-    def survey(self, topics: Sequence[str]) -> ClusterSnapshot:
+    def snapshot(self, topics: Sequence[str]) -> ClusterSnapshot:
         """Locate the logs of these topics on all nodes.
 
         Raises NotConnectedError if no node answers, and ConfigError if a topic does not exist.
         """
         for topic in filter(names.is_ephemeral, topics):
             raise ConfigError(f"{topic} is ephemeral and has no history")
-        survey = self.nodes().snapshot(Topics(tuple(topics)))
-        known = {key.topic for key in survey.logs}
+        snapshot = self.nodes().snapshot(Topics(tuple(topics)))
+        known = {key.topic for key in snapshot.logs}
         for topic in topics:
             if topic not in known:
-                silent = "".join(f"; {failure}" for failure in survey.failures)
+                silent = "".join(f"; {failure}" for failure in snapshot.failures)
                 raise ConfigError(f"topic {topic} does not exist{silent or self._known_topics()}")
-        return survey
+        return snapshot
 
     def _known_topics(self) -> str:
         topics = self.nodes().topics()

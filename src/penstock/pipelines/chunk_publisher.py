@@ -152,13 +152,15 @@ class ChunkPublisher:
     def _find_log(self, log_id: str, seq: int) -> tuple[LogKey, str]:
         """Find a log and its base URL by its id, or by a node id. Raises HttpRequestError or
         NotConnectedError."""
-        survey = self._nodes.snapshot(Topics((self._topic,)))
+        snapshot = self._nodes.snapshot(Topics((self._topic,)))
         (key,) = NodeIdOffsets().convert(
-            {LogKey(self._topic, log_id): seq}, survey.extents(), is_complete=not survey.failures
+            {LogKey(self._topic, log_id): seq},
+            snapshot.extents(),
+            is_complete=not snapshot.failures,
         )
-        if key not in survey.logs:
+        if key not in snapshot.logs:
             raise NotConnectedError(f"{key} not found")
-        return key, survey.logs[key].base
+        return key, snapshot.logs[key].base
 
     def _log_at(self, base: str) -> TopicLogResponse:
         log = self._nodes.history(base, self._topic).log()

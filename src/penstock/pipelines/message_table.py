@@ -146,10 +146,10 @@ def lake_messages(spark: SparkSession, lake: Lake, topic: str) -> MessageTable:
 
 def history_messages(spark: SparkSession, brokers: Brokers, topic: str) -> MessageTable:
     """The messages of a topic on the nodes. Raises ConfigError or NotConnectedError."""
-    survey = brokers.survey([topic])
+    snapshot = brokers.snapshot([topic])
     reader = spark.read.format("nsq").options(**brokers.options()).option("topic", topic)
     return MessageTable(
-        reader.load(), {key.log_id: f.log.high_watermark for key, f in survey.logs.items()}
+        reader.load(), {key.log_id: f.log.high_watermark for key, f in snapshot.logs.items()}
     )
 
 

@@ -159,7 +159,7 @@ def check_config(config: ReplayConfig, *, dry_run: bool) -> None:
     if config.lake is not None:
         config.lake.existing_topic(config.topic)
     else:
-        config.brokers.survey([config.topic])
+        config.brokers.snapshot([config.topic])
     if not dry_run:
         config.brokers.check_reachable()
 
@@ -308,7 +308,7 @@ def _check_unique_node_ids(config: ReplayConfig) -> None:
     have the same id."""
     if config.lake is not None:
         return
-    logs = config.brokers.survey([config.topic]).logs.values()
+    logs = config.brokers.snapshot([config.topic]).logs.values()
     bases = {found.base: found.node_id for found in logs}
     if len(set(bases.values())) < len(bases):
         raise ConfigError(

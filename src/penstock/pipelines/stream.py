@@ -139,12 +139,12 @@ def survey_sources(config: StreamConfig) -> ClusterSnapshot:
     own = {sink.topic for sink in definition.sinks.values()}
     own |= {source.rejects for source in definition.sources.values()}
     surveys = [
-        config.brokers_of(source).survey([source.topic])
+        config.brokers_of(source).snapshot([source.topic])
         for source in definition.sources.values()
         if source.topic not in own
     ]
-    logs = {key: found for survey in surveys for key, found in survey.logs.items()}
-    failures = {str(failure): failure for survey in surveys for failure in survey.failures}
+    logs = {key: found for snapshot in surveys for key, found in snapshot.logs.items()}
+    failures = {str(failure): failure for snapshot in surveys for failure in snapshot.failures}
     return ClusterSnapshot(logs, tuple(failures.values()))
 
 
@@ -163,13 +163,13 @@ def _check_writable(folder: str) -> None:
 
 
 def run_stream(
-    spark: SparkSession, config: StreamConfig, survey: ClusterSnapshot, stop: Stop
+    spark: SparkSession, config: StreamConfig, snapshot: ClusterSnapshot, stop: Stop
 ) -> list[QueryMetrics]:
-    """Run until a stop is requested or, with `once`, until all messages in `survey` are read.
+    """Run until a stop is requested or, with `once`, until all messages in `snapshot` are read.
 
     Raises PipelineError or ConfigError.
     """
-    ends = {key: found.log.next_seq for key, found in survey.logs.items()}
+    ends = {key: found.log.next_seq for key, found in snapshot.logs.items()}
     with translate_spark_errors(), ExitStack() as stack:
         ready = plan_outputs(spark, config)
         stack.enter_context(locked(config.definition.checkpoint))
