@@ -24,7 +24,7 @@ from penstock.common.errors import CorruptStreamError, Error, HttpRequestError, 
 from penstock.protocol.frames import FRAME_MESSAGE, MESSAGE_HEADER_BYTES
 from pyspark_nsq.errors import DataLossError, NodeUnavailableError, NotStoredError
 from pyspark_nsq.nodes import Nodes
-from pyspark_nsq.offsets import NodeIdOffsets
+from pyspark_nsq.offsets import SEQ_MAX, NodeIdOffsets
 from pyspark_nsq.options import SourceOptions, Topics
 from pyspark_nsq.planning import Range, RangesPartition
 
@@ -266,12 +266,12 @@ def decode_frames(
     timestamps_ns = _field(buffer, used, ">i8")[starts + _TIMESTAMP_AT].astype(np.int64)
     parts = _parts(buffer, starts, used)
     every_third = np.arange(0, 3 * count, 3)
-    node, seqs = _node_and_seqs(buffer, starts, used)
+    nodes, seqs = _nodes_and_seqs(buffer, starts, used)
     columns = [
         pa.repeat(pa.scalar(topic), count),
         pa.repeat(pa.scalar(log_id), count),
-        pa.repeat(pa.scalar(node, pa.int32()), count),
-        pa.array(seqs),
+        nodes,
+        seqs,
         parts.take(pa.array(every_third + 1)).view(pa.string()),
         pa.array(timestamps_ns // 1000).view(pa.timestamp("us", tz="UTC")),
         pa.array(timestamps_ns),
@@ -291,20 +291,23 @@ def _parts(buffer: bytearray, starts: Starts, used: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
 
 
-def _node_and_seqs(buffer: bytearray, starts: Starts, used: int) -> tuple[int, Starts]:
-    """The node, and the sequence numbers of the messages.
+def _nodes_and_seqs(buffer: bytearray, starts: Starts, used: int) -> tuple[pa.Array, pa.Array]:
+    """The node ids and the sequence numbers in the message ids.
 
-    Speed: sequence numbers increase. If the first and the last differ by the number of frames minus
-    one, there is no gap, and the ids between them need not be parsed.
+    Speed: sequence numbers increase. If the first and the last id differ by the number of frames
+    minus one, there is no gap, and the ids between them need not be parsed.
     """
+    count = len(starts)
     first, last = (_id_at(buffer, int(at)) for at in (starts[0], starts[-1]))
-    node, first_seq = first >> SEQ_BITS, first & ((1 << SEQ_BITS) - 1)
-    if last - first == len(starts) - 1:
-        return node, np.arange(first_seq, first_seq + len(starts), dtype=np.int64)
+    if last - first == count - 1:
+        first_seq = first & SEQ_MAX
+        nodes = pa.repeat(pa.scalar(first >> SEQ_BITS, pa.int32()), count)
+        return nodes, pa.array(np.arange(first_seq, first_seq + count, dtype=np.int64))
     ids = _field(buffer, used, f"V{_ID_BYTES}")[starts + _ID_AT]
     digits = bytes.fromhex(ids.tobytes().decode("ascii"))
-    numbers = np.frombuffer(digits, ">u8").astype(np.int64)
-    return node, numbers & ((1 << SEQ_BITS) - 1)
+    numbers = np.frombuffer(digits, ">u8").astype(np.uint64)
+    nodes = (numbers >> np.uint64(SEQ_BITS)).astype(np.int32)
+    return pa.array(nodes), pa.array((numbers & np.uint64(SEQ_MAX)).astype(np.int64))
 
 
 def _id_at(buffer: bytearray, start: int) -> int:

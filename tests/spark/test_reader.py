@@ -181,6 +181,19 @@ def test_every_frame_becomes_a_row(sizes: list[int], buffer_bytes: int, gap_afte
     assert {AT_NS // 1000} >= set(table["timestamp"].cast(pa.int64()).to_pylist())
 
 
+def test_messages_from_before_and_after_a_change_of_the_node_id() -> None:
+    raw = b"".join(
+        each
+        for node, seq in ((NODE, FIRST_SEQ), (5, FIRST_SEQ + 2))
+        for each in frames.render_messages([b"a", b"b"], node << 54 | seq, AT_NS)
+    )
+
+    table = decoded_table(raw, 1000)
+
+    assert [NODE, NODE, 5, 5] == table["node"].to_pylist()
+    assert [FIRST_SEQ + at for at in range(4)] == table["seq"].to_pylist()
+
+
 @pytest.mark.parametrize(
     ("raw", "error"),
     [
