@@ -186,7 +186,7 @@ SCENARIOS: Sequence[Scenario] = (
     ),
     Scenario(
         "latency-half",
-        {"latency-half": "end to end at half the most it takes"},
+        {"latency-half": "end to end at half of the maximum rate"},
         delays.at_half_speed,
         count=200_000,
         quick_count=4_000,

@@ -68,6 +68,7 @@ def measure(
     show("first rows", f"{time.monotonic() - began:.1f} s", "10 s")
     counter.wait_for(len(nsqds) * len(topics))
     show(f"{counter.rows} rows", f"{time.monotonic() - began:.1f} s", "")
+    print(f"  batches: {batch_times(query)}", flush=True)
 
     time.sleep(SETTLE_SECONDS)
     idle(nsqds, idle_seconds)

@@ -136,7 +136,8 @@ class SourceOptions:
     rows_per_partition: int = ROWS_PER_PARTITION
     fail_on_data_loss: bool = True
     node_timeout_seconds: float = 60.0
-    idle_wait_seconds: float = 0.5
+    idle_wait_seconds: float | None = None
+    """None to let the source choose by the number of logs."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
@@ -156,7 +157,7 @@ class SourceOptions:
             rows_per_partition=parser.count("maxRecordsPerPartition") or ROWS_PER_PARTITION,
             fail_on_data_loss=parser.flag("failOnDataLoss", default=True),
             node_timeout_seconds=parser.seconds("nodeTimeout", 60.0),
-            idle_wait_seconds=parser.seconds("idleWait", 0.5),
+            idle_wait_seconds=parser.maybe_seconds("idleWait"),
         )
         if options.mode == "channel" and (not options.channel or len(options.topics.names) != 1):
             raise ConfigError("mode=channel requires exactly one topic, and a channel")
@@ -222,9 +223,14 @@ class OptionParser:
 
     def seconds(self, name: str, default: float) -> float:
         """Parse a duration such as 500ms, 10s or 5m."""
+        seconds = self.maybe_seconds(name)
+        return default if seconds is None else seconds
+
+    def maybe_seconds(self, name: str) -> float | None:
+        """Parse a duration; None if the option is not given."""
         text = self.text(name)
         if not text:
-            return default
+            return None
         try:
             return parse_duration(text) / 1e9
         except ValueError:

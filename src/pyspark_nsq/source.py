@@ -81,6 +81,14 @@ __all__ = [
 
 log = logging.getLogger("pyspark_nsq")
 
+IDLE_WAIT_SECONDS = 0.5
+IDLE_WAIT_SECONDS_PER_LOG = 0.0005
+
+# A batch of a query over many logs takes about a second. After an idle time, such a query waits for
+# the messages that follow the first ones, so that they do not need a second batch.
+GATHER_LOGS_MIN = 500
+GATHER_SECONDS = 0.2
+
 RETRY_SECONDS = 0.2
 
 
@@ -240,7 +248,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _wait_for_messages(self, given: Offsets) -> tuple[Offsets, Offsets]:
         """The start of the next batch with log ids, and its end without limits. If nothing is new,
         wait for a change, at most `idleWait`: Spark would ask again after 10 ms."""
-        deadline = time.monotonic() + self._options.idle_wait_seconds
+        deadline = time.monotonic() + self._idle_wait_seconds()
+        has_waited = False
         while True:
             self._refresh_metadata()
             # Speed: with thousands of logs, an idle query would spend most of its time here.
@@ -252,9 +261,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if ends == given:
                     ends, self._idle = given, (given, self._snapshot)
             seconds = deadline - time.monotonic()
-            if ends is not given or self._target is not None or seconds <= 0:
+            if ends is not given and has_waited and len(ends) >= GATHER_LOGS_MIN:
+                # The first messages after an idle time are seldom alone.
+                has_waited = False
+                time.sleep(GATHER_SECONDS)
+            elif ends is not given or self._target is not None or seconds <= 0:
                 return start_offsets, ends
-            self._running_catalog().wait_for_change(self._snapshot, seconds)
+            else:
+                self._running_catalog().wait_for_change(self._snapshot, seconds)
+                has_waited = True
+
+    def _idle_wait_seconds(self) -> float:
+        """With thousands of logs, each answer to Spark costs some milliseconds of CPU."""
+        if self._options.idle_wait_seconds is not None:
+            return self._options.idle_wait_seconds
+        logs = len(self._snapshot.logs)
+        return max(IDLE_WAIT_SECONDS, IDLE_WAIT_SECONDS_PER_LOG * logs)
 
     def _is_unknown(self, key: LogKey, end: int) -> bool:
         found = self._snapshot.logs.get(key)

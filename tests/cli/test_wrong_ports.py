@@ -101,7 +101,7 @@ def test_tls_to_an_nsqd_without_tls_is_reported(command: list[str], ports: Ports
     role = "producer" if command[0] == "to_nsq" else "consumer"
     with_tls = [*command, f"--{role}-opt=tls_v1"]
 
-    assert "it offers no TLS" in failure_of(with_tls, "--nsqd-tcp-address={nsqd_tcp}", ports)
+    assert "nsqd does not offer TLS" in failure_of(with_tls, "--nsqd-tcp-address={nsqd_tcp}", ports)
 
 
 @pytest.mark.parametrize("command", NSQD_HTTP, ids=" ".join)

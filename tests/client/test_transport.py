@@ -104,7 +104,9 @@ def test_tls_is_never_silently_skipped(secure: ClientConfig, run_once: Run) -> N
     with run_nsqd() as without:
         failure = failure_of(without.tcp_address, secure, run_once)
 
-    assert f"{without.tcp_address}: it offers no TLS, and TLS was asked for" == str(failure)
+    assert f"{without.tcp_address}: nsqd does not offer TLS, which the client requires" == str(
+        failure
+    )
 
 
 def test_invalid_tls_files_are_reported_before_connecting() -> None:
@@ -135,7 +137,7 @@ def test_auth_allows_or_refuses_a_publish(topic: str, run: Run) -> None:
         with blocking.Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
             assert b"x" == next(consumer).body
 
-        none = f"{nsqd.tcp_address}: it requires AUTH, and no auth_secret is set"
+        none = f"{nsqd.tcp_address}: nsqd requires AUTH, and no auth_secret is set"
         assert none == str(failure_of(nsqd.tcp_address, ClientConfig(), run))
         auth.answer = {"ttl": 60, "authorizations": []}
         failure = failure_of(nsqd.tcp_address, config, run)

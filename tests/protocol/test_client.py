@@ -121,13 +121,17 @@ def test_compression_starts_after_the_ok_for_it(
 @pytest.mark.parametrize(
     ("opening", "answer", "complaint"),
     [
-        (Opening({"tls_v1": True}), identified(tls_v1=False), "offers no TLS"),
+        (Opening({"tls_v1": True}), identified(tls_v1=False), "does not offer TLS"),
         (Opening(), identified(auth_required=True), "requires AUTH"),
-        (Opening({"tls_v1": True}), frames.OK, "offers no TLS"),
-        (Opening(), frames.response(b"no"), "no answer to IDENTIFY: b'no'"),
-        (Opening(), frames.response(b"[]"), "no answer to IDENTIFY"),
-        (Opening(), identified(max_rdy_count="many"), "no answer to IDENTIFY"),
-        (Opening(topic="t", channel="c"), identified() + frames.CLOSE_WAIT, "no answer to SUB"),
+        (Opening({"tls_v1": True}), frames.OK, "does not offer TLS"),
+        (Opening(), frames.response(b"no"), "unexpected response to IDENTIFY: b'no'"),
+        (Opening(), frames.response(b"[]"), "unexpected response to IDENTIFY"),
+        (Opening(), identified(max_rdy_count="many"), "unexpected response to IDENTIFY"),
+        (
+            Opening(topic="t", channel="c"),
+            identified() + frames.CLOSE_WAIT,
+            "unexpected response to SUB",
+        ),
         (
             Opening(),
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -247,7 +251,7 @@ def test_a_fin_error_does_not_belong_to_a_publish() -> None:
 
 @pytest.mark.parametrize("answer", [frames.OK, frames.response(b"what?")])
 def test_a_response_without_a_request_is_an_error(answer: bytes) -> None:
-    with pytest.raises(ProtocolError, match="an answer to nothing"):
+    with pytest.raises(ProtocolError, match="unexpected response"):
         feed_whole(opened(), answer)
 
 

@@ -22,7 +22,7 @@ from penstock.common.errors import ConfigError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake
 from penstock.pipelines.lake_writer import Commits
-from penstock.pipelines.tables import topic_table
+from penstock.pipelines.tables import rejected_table, topic_table
 
 __all__ = [
     "Extent",
@@ -32,6 +32,7 @@ __all__ = [
     "lake_messages",
     "parse_time_ns",
     "parse_time_range",
+    "rejected_messages",
 ]
 
 PART_BYTES = 32 << 20
@@ -137,7 +138,16 @@ class MessageTable:
 
 def lake_messages(spark: SparkSession, lake: Lake, topic: str) -> MessageTable:
     """The archived messages of a topic. Raises LakeError if the lake does not have the topic."""
-    table = topic_table(spark, lake, topic)
+    return _archived(topic_table(spark, lake, topic), lake, topic)
+
+
+def rejected_messages(spark: SparkSession, lake: Lake, topic: str) -> MessageTable | None:
+    """The archived messages of a topic that violate its schema; None if there are none."""
+    table = rejected_table(spark, lake, topic)
+    return None if table is None else _archived(table, lake, topic)
+
+
+def _archived(table: DataFrame, lake: Lake, topic: str) -> MessageTable:
     log = sql.coalesce("log", sql.col("node").cast("string"))
     return MessageTable(
         table.withColumn("log", log), Commits.load_state(lake.topic(topic)).next_seqs

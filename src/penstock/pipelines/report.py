@@ -19,9 +19,13 @@ from pyspark.sql import functions as sql
 
 from penstock.common.errors import ConfigError, LakeError
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.message_table import MessageTable, lake_messages, parse_time_range
+from penstock.pipelines.message_table import (
+    MessageTable,
+    lake_messages,
+    parse_time_range,
+    rejected_messages,
+)
 from penstock.pipelines.spark_errors import error_line, translate_spark_errors
-from penstock.pipelines.tables import rejected_table
 
 __all__ = [
     "DelayPercentiles",
@@ -205,14 +209,13 @@ def _messages_of(
         sql.col("node"),
         sql.length("body").alias("size"),
     ]
-    source = lake_messages(spark, config.lake, topic)
-    good = _part(source, times)
+    good = _part(lake_messages(spark, config.lake, topic), times)
     unknown = sql.lit(None).cast("double")
     delay = _delay(good, config.event_time, topic) if config.event_time else unknown
     yield good.select(*columns, sql.lit(False).alias("is_rejected"), delay.alias("delay"))
-    rejected = rejected_table(spark, config.lake, topic)
+    rejected = rejected_messages(spark, config.lake, topic)
     if rejected is not None:
-        bad = _part(MessageTable(rejected, source.ends), times)
+        bad = _part(rejected, times)
         yield bad.select(*columns, sql.lit(True).alias("is_rejected"), unknown.alias("delay"))
 
 

@@ -243,7 +243,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
             return Confirmed(self._take_confirmed())
         if frame.data == b"CLOSE_WAIT":
             return CloseWait()
-        raise _unexpected("an answer to nothing", frame.data)
+        raise _unexpected("unexpected response", frame.data)
 
     def _take_confirmed(self) -> list[_Receipt]:
         """The oldest receipt, and one for each further OK already received."""
@@ -276,7 +276,9 @@ class ClientConnection(Generic[_Message, _Receipt]):
         self.agreed = agreed = _parse_agreed((yield))
         if features.get("tls_v1"):
             if not agreed.tls:
-                raise ProtocolError("E_INVALID", "it offers no TLS, and TLS was asked for")
+                raise ProtocolError(
+                    "E_INVALID", "nsqd does not offer TLS, which the client requires"
+                )
             assert opening.make_tls is not None, "make_tls is missing"
             self._tls = opening.make_tls()
             self._add_layer(self._tls)
@@ -287,7 +289,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
                 _expect_ok(name, (yield))
         if agreed.auth_required:
             if not opening.auth_secret:
-                raise ProtocolError("E_AUTH_FIRST", "it requires AUTH, and no auth_secret is set")
+                raise ProtocolError("E_AUTH_FIRST", "nsqd requires AUTH, and no auth_secret is set")
             self.send(commands.auth(opening.auth_secret))
             yield
         if opening.topic:
@@ -328,12 +330,12 @@ def _parse_agreed(answer: bytes) -> Agreed:
             auth_required=bool(fields.get("auth_required")),
         )
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise _unexpected("no answer to IDENTIFY", answer) from None
+        raise _unexpected("unexpected response to IDENTIFY", answer) from None
 
 
 def _expect_ok(what: str, answer: bytes) -> None:
     if answer != b"OK":
-        raise _unexpected(f"no answer to {what}", answer)
+        raise _unexpected(f"unexpected response to {what}", answer)
 
 
 def _unexpected(what: str, data: bytes) -> ProtocolError:
