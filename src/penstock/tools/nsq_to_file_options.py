@@ -61,7 +61,7 @@ class NsqToFileOptions(ConsumerOptions):
     host_identifier: str = option(
         "",
         STRING,
-        "value of <HOST>; may contain <SHORT_HOST> and <HOSTNAME>",
+        "value of <HOST> in file names; may contain <SHORT_HOST> and <HOSTNAME>",
         key=None,
         default_text="the short hostname",
     )
