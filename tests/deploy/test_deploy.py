@@ -104,7 +104,7 @@ def test_alerts_tell_abandoned_channels_from_those_of_spark(tmp_path: Path) -> N
             series.append({"series": metric, "values": f"{committed}+60x30"})
     alerts = [
         expected_alert(
-            "ChannelHasNoConsumer", "idle", "nobody consumes t:idle, where 5 messages wait"
+            "ChannelHasNoConsumer", "idle", "t:idle has no consumer, and 5 messages wait"
         ),
         expected_alert(
             "ChannelIsNotCommitted",
