@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from penstock.common.errors import DataPathError
 from penstock.protocol import frames as wire
 from penstock.storage import DataPath, LogSettings, RealFiles, TopicStore, check_data_path
 from penstock.storage.batch import SEGMENT_MAGIC
@@ -144,3 +145,15 @@ def test_old_segments_stay_as_they_are(data_path: Path) -> None:
         # The incomplete batch at the end of one segment is removed.
         assert kept == data[: len(kept)]
         assert len(data) - len(kept) in (0, 100)
+
+
+def test_nothing_else_is_written_before_the_version_is_raised(data_path: Path) -> None:
+    """Otherwise an older release would open the data path, and misread the new files."""
+    (data_path / "penstock.format.new").mkdir()
+    (data_path / "penstock.format.new" / "x").touch()  # so that the format file cannot be written
+    before = {path: path.read_bytes() for path in data_path.rglob("*") if path.is_file()}
+
+    with pytest.raises(DataPathError, match="cannot write to data path"):
+        DataPath.open(str(data_path), SETTINGS)
+
+    assert before == {path: path.read_bytes() for path in data_path.rglob("*") if path.is_file()}

@@ -94,12 +94,13 @@ _RESERVED_SEQS = 1 << 32
 
 
 class FormatFile(NamedTuple):
-    """Content of the format file, apart from the format's version."""
+    """Content of the format file. It is always written with the current version."""
 
     boot_id: str
     is_open: bool
     node_id: int | None = None
     reserved_below: int = 0
+    version: int = FORMAT_VERSION
 
     def last_shutdown(self, boot_id: str) -> LastShutdown:
         """How the last run ended. `boot_id` is the current one."""
@@ -130,7 +131,9 @@ def read_format_file(files: Files, folder: str) -> FormatFile | None:
     node_id = None if match[4] is None else int(match[4])
     if node_id is not None and node_id >= NODE_IDS:
         raise DataPathError(f"{path}: the node id must be from 0 to {NODE_IDS - 1}, not {node_id}")
-    return FormatFile(match[2] or "", match[3] != "closed", node_id, int(match[5] or 0))
+    return FormatFile(
+        match[2] or "", match[3] != "closed", node_id, int(match[5] or 0), int(match[1])
+    )
 
 
 def write_format_file(files: Files, folder: str, format_file: FormatFile) -> None:
@@ -297,6 +300,9 @@ class DataPath:
         try:
             if self._last_shutdown is LastShutdown.CLEAN:
                 self._open_format_file()
+            elif self._format_file.version < FORMAT_VERSION:
+                # Before any other file is written that an older release would misread.
+                self._write_format_file(self._format_file)
             if TOPICS_NAME not in self._files.list_names(self.path):
                 self._files.make_folder(self._topics_path)
                 self._files.sync_folder(self.path)
@@ -351,7 +357,7 @@ class DataPath:
 
     def _write_format_file(self, format_file: FormatFile) -> None:
         write_format_file(self._files, self.path, format_file)
-        self._format_file = format_file
+        self._format_file = format_file._replace(version=FORMAT_VERSION)
 
     def _folder(self, name: str) -> str:
         return f"{self._topics_path}/{names.file_name(name)}"
