@@ -32,7 +32,7 @@ HELLO = [(5).to_bytes(4) + b"hello"]
 
 @pytest.fixture(params=["crash", "power loss"])
 def data_path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A copy, as it is found after the process or the machine went down."""
+    """A copy of the sample, as if the process was killed or the machine lost power."""
     path = tmp_path / "data"
     shutil.copytree(SAMPLE / "data_path", path)
     set_boot_id(path, RealFiles().boot_id() if request.param == "crash" else "another")

@@ -203,13 +203,13 @@ class Cluster:
         return list(dict.fromkeys([*self.nsqds, *addresses])), failures
 
     async def penstock_nsqds(self, addresses: Iterable[str]) -> list[str]:
-        """The nsqds among these that are Penstock's. Those that fail are left out."""
+        """The nsqds among these that run Penstock. An nsqd that fails is left out."""
         addresses = list(addresses)
         answers = await asyncio.gather(*map(self._is_penstock, addresses))
         return [each for each, is_penstock in zip(addresses, answers, strict=True) if is_penstock]
 
     async def topic_logs(self, addresses: Iterable[str], topic: str) -> dict[str, TopicLogResponse]:
-        """The topic's log on each nsqd. Those that fail are left out."""
+        """The topic's log on each nsqd. An nsqd that fails is left out."""
         answers, _ = await _ask_all(addresses, lambda each: self.nsqd(each).topic_log(topic))
         return dict(answers)
 
