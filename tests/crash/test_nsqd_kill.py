@@ -44,7 +44,7 @@ CONNECTION_LOST = (DisconnectedError, ConnectionError, TimeoutError)
 
 @dataclass
 class Ledger:
-    """What the clients know of each message, by body."""
+    """Records, for each body, which replies and deliveries the clients have seen."""
 
     numbers: Iterator[int] = field(default_factory=count)
     acknowledged: set[bytes] = field(default_factory=set)

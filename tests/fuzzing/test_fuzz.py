@@ -37,10 +37,11 @@ def test_what_was_kept_shows_nothing_wrong(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_new_is_found(name: str) -> None:
     if not engine.is_available():
-        # It is made for some Pythons and processors only; what it has found before is tried above.
+        # PyPI has atheris for some Pythons and processors only. The test above replays the inputs
+        # that it has found before.
         pytest.skip("there is no atheris for this Python")
     if SECONDS_EACH == 0:
-        # Somebody has asked for that: by default there is a minute for all.
+        # FUZZ_SECONDS=0 asks for it; the default is one minute for all targets.
         pytest.skip("FUZZ_SECONDS leaves no time for it")
     fuzzed = engine.fuzz(name, SECONDS_EACH)
     print(f"{fuzzed.runs:,} inputs in {SECONDS_EACH} s")
