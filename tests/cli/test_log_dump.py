@@ -158,8 +158,9 @@ def test_a_damaged_index(topic: Path, capsys: pytest.CaptureFixture[str]) -> Non
     path.write_bytes(b"?")
 
     assert 1 == main(["log", "dump", str(path)])
-    assert f"penstock: {path.name} is damaged; the next start makes it again\n" == (
-        capsys.readouterr().err
+    assert (
+        f"penstock: {path.name} is damaged or belongs to another segment; nsqd makes it again\n"
+        == (capsys.readouterr().err)
     )
 
 

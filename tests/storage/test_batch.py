@@ -29,6 +29,7 @@ from penstock.storage.batch import (
     decode_header,
     encode_batch,
     encode_segment_header,
+    find_seed,
     maybe_segment_header,
     scan_batches,
     split_frames,
@@ -130,9 +131,15 @@ class TestHeader:
 
     def test_batch_of_format_1_is_read(self) -> None:
         assert GOLDEN_1 == encode_batch_1(b"\0\0\0\3abc", 1, 5, 64, 7, 9)
-        assert BatchHeader(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN_1, 0, 64, SEED)
+        assert BatchHeader(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN_1, 0, 64, None)
         with pytest.raises(CorruptBatchError, match="the batch belongs at byte 64"):
-            decode_header(GOLDEN_1, 0, 65, SEED)
+            decode_header(GOLDEN_1, 0, 65, None)
+
+    def test_batch_is_rejected_in_a_segment_of_the_other_format(self) -> None:
+        with pytest.raises(CorruptBatchError, match="does not match its checksum"):
+            decode_header(GOLDEN_1, 0, 64, SEED)
+        with pytest.raises(CorruptBatchError, match="does not match its checksum"):
+            decode_header(GOLDEN, 0, 64, None)
 
     def test_the_checksums_are_crc32c(self) -> None:
         assert crc32c_bitwise(LOG_ID + GOLDEN[8:56]) == int.from_bytes(GOLDEN[4:8])
@@ -191,7 +198,7 @@ class TestHeader:
         header = MAGIC + crc32c_bitwise(checked).to_bytes(4) + fields
 
         with pytest.raises(CorruptBatchError, match="unsupported batch"):
-            decode_header(header, 0, POSITION, SEED)
+            decode_header(header, 0, POSITION, None if kind[0] == 1 else SEED)
 
     def test_reader_ignores_what_a_later_version_may_add(self) -> None:
         fields = b"\2\x80\0\x3c" + encoded()[12:HEADER_BYTES] + b"more"
@@ -380,7 +387,8 @@ def file_with(data: bytes) -> File:
 
 
 def found_in(data: bytes) -> list[StoredBatch | BadBytes]:
-    return list(scan_batches(file_with(data), 0, len(data), SEED))
+    file = file_with(data)
+    return list(scan_batches(file, 0, len(data), find_seed(file, LOG_ID)))
 
 
 def spans(found: list[StoredBatch | BadBytes]) -> list[tuple[str, int, int]]:
@@ -537,6 +545,6 @@ def test_scan_skips_damage_longer_than_one_read(sample: Sample) -> None:
 @pytest.mark.timeout(120)
 def test_scan_of_a_file_shorter_than_expected(sample: Sample) -> None:
     file = file_with(sample.whole[: sample.third_at + 1])
-    found = list(scan_batches(file, 0, 100_000_000, SEED))
+    found = list(scan_batches(file, 0, 100_000_000, find_seed(file, LOG_ID)))
 
     assert [*sample.spans[:2], ("bad", sample.third_at, 100_000_000)] == spans(found)

@@ -10,11 +10,14 @@ from tests.storage.frames import WALL_NS, frame, frames
 from penstock.common.errors import DataPathError
 from penstock.storage import DataPath, LogSettings, check_data_path
 from penstock.storage import index as index_module
+from penstock.storage.batch import checksum_seed
+from penstock.storage.check import stored_log_id
 from penstock.storage.index import (
     Checkpoint,
     DeferredBatch,
     DeferredIndex,
     encode_index,
+    index_seed,
     maybe_checkpoint,
     maybe_index,
 )
@@ -60,6 +63,12 @@ def replace(files: MemoryFiles, path: str, data: bytes) -> None:
     file = files.open(path, "write")
     file.truncate(0)
     file.write(data, 0)
+
+
+def first_index_seed(files: MemoryFiles) -> int | None:
+    log_id = stored_log_id(files, FOLDER)
+    assert log_id is not None
+    return index_seed(checksum_seed(log_id), SEQ)
 
 
 class TestNoIssues:
@@ -128,9 +137,8 @@ class TestCrashLeftovers:
     def test_incomplete_index_file(self, closed: MemoryFiles) -> None:
         closed.open(FIRST + ".index", "write").truncate(60)
 
-        assert [
-            (False, f"{FIRST}.index: the index file is incomplete; the next start writes it again")
-        ] == (problems(closed))
+        problem = "the index file is not valid; it will be made again from the segment"
+        assert [(False, f"{FIRST}.index: {problem}")] == problems(closed)
 
     def test_incomplete_journal_record(self, closed: MemoryFiles) -> None:
         size = len(content(closed, f"{FOLDER}/cursors.1"))
@@ -201,33 +209,54 @@ class TestDamage:
     def test_index_file_with_wrong_checkpoint(
         self, closed: MemoryFiles, change: Callable[[Checkpoint], Checkpoint]
     ) -> None:
-        data = content(closed, FIRST + ".index")
-        checkpoint, index = maybe_checkpoint(data), maybe_index(data)
+        data, seed = content(closed, FIRST + ".index"), first_index_seed(closed)
+        checkpoint, index = maybe_checkpoint(data, seed), maybe_index(data, seed)
         assert checkpoint is not None
         assert index is not None
-        replace(closed, FIRST + ".index", encode_index(change(checkpoint), index, DeferredIndex()))
+        replace(
+            closed, FIRST + ".index", encode_index(change(checkpoint), index, DeferredIndex(), seed)
+        )
 
         assert [True] == [is_damage for is_damage, _ in problems(closed)]
 
+    def test_swapped_index_files(self, closed: MemoryFiles) -> None:
+        first, last = content(closed, FIRST + ".index"), content(closed, LAST + ".index")
+        replace(closed, FIRST + ".index", last)
+        replace(closed, LAST + ".index", first)
+
+        problem = "the index file is not valid; it will be made again from the segment"
+        assert [(False, f"{path}.index: {problem}") for path in (FIRST, LAST)] == problems(closed)
+
+    def test_missing_segment(self, closed: MemoryFiles) -> None:
+        closed.remove(LAST + ".log")
+
+        problem = "the segment is missing, but its index file exists"
+        where = f"messages {SEQ + 3} to {SEQ + 4}"
+        assert [(True, f"{LAST}.log: {problem} ({where})")] == problems(closed)
+
     def test_index_file_with_wrong_entries(self, closed: MemoryFiles) -> None:
-        data = content(closed, FIRST + ".index")
-        checkpoint, index = maybe_checkpoint(data), maybe_index(data)
+        data, seed = content(closed, FIRST + ".index"), first_index_seed(closed)
+        checkpoint, index = maybe_checkpoint(data, seed), maybe_index(data, seed)
         assert checkpoint is not None
         assert index is not None
         index._positions[1] += 1
-        replace(closed, FIRST + ".index", encode_index(checkpoint, index, DeferredIndex()))
+        replace(closed, FIRST + ".index", encode_index(checkpoint, index, DeferredIndex(), seed))
 
         assert [(True, f"{FIRST}.index: the index file does not match its segment")] == (
             problems(closed)
         )
 
     def test_index_file_with_wrong_deferred_batch(self, closed: MemoryFiles) -> None:
-        data = content(closed, FIRST + ".index")
-        checkpoint, index, deferred = maybe_checkpoint(data), maybe_index(data), DeferredIndex()
+        data, seed = content(closed, FIRST + ".index"), first_index_seed(closed)
+        checkpoint, index, deferred = (
+            maybe_checkpoint(data, seed),
+            maybe_index(data, seed),
+            DeferredIndex(),
+        )
         assert checkpoint is not None
         assert index is not None
         deferred.add(DeferredBatch(SEQ, SEQ + 1, WALL_NS))
-        replace(closed, FIRST + ".index", encode_index(checkpoint, index, deferred))
+        replace(closed, FIRST + ".index", encode_index(checkpoint, index, deferred, seed))
 
         assert [(True, f"{FIRST}.index: the index file does not match its segment")] == (
             problems(closed)

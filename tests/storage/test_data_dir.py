@@ -3,10 +3,12 @@
 import errno
 import os
 import resource
+import shutil
 from pathlib import Path
 from random import Random
 
 import pytest
+from google_crc32c import value as crc32c
 from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
 from penstock.common.errors import DataPathError, StorageError
@@ -18,6 +20,10 @@ from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 from penstock.testing.files import Operation
 
 SETTINGS = LogSettings()
+DAMAGED = (
+    "data/penstock.format is damaged: its checksum does not match; restore it from a backup, or "
+    "follow 'A damaged format file' in the documentation"
+)
 NAMES = ["a", "A", ".", "..", "Orders.v1", "x" * 64]
 
 
@@ -468,6 +474,61 @@ def test_format_file_round_trip(memory_files: MemoryFiles, format_file: FormatFi
     assert ["penstock.format"] == memory_files.list_names("data")
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_every_damaged_byte_of_the_format_file_is_detected(
+    memory_files: MemoryFiles, bit: int
+) -> None:
+    write_format_file(memory_files, "data", FormatFile("b", is_open=False, node_id=5))
+    file = memory_files.open("data/penstock.format", "write")
+    for position in range(file.size()):
+        original = file.read(position, 1)
+        file.write(bytes([original[0] ^ 1 << bit]), position)
+        with pytest.raises(DataPathError):
+            read_format_file(memory_files, "data")
+        file.write(original, position)
+
+
+def test_lines_that_a_later_release_may_add_are_ignored(memory_files: MemoryFiles) -> None:
+    text = "penstock data path\nformat 2\nboot b\nclosed\nnode 5\nreserved below 9\nsomething new\n"
+    text += f"check {crc32c(text.encode()):08x}\n"
+    memory_files.open("data/penstock.format", "create").write(text.encode(), 0)
+
+    expected = FormatFile("b", is_open=False, node_id=5, reserved_below=9)
+    assert expected == read_format_file(memory_files, "data")
+
+
+def test_data_path_whose_damaged_format_file_was_replaced_is_usable(data_path: str) -> None:
+    opened = DataPath.open(data_path, SETTINGS)
+    store, _ = opened.open_topic("t", wall_ns=WALL_NS)
+    store.log.append(frames("a", "b"), WALL_NS)
+    used = store.log.next_seq
+    opened.close()
+    Path(data_path, "penstock.format").write_text("penstock data path\nformat 1\n")
+
+    again = DataPath.open(data_path, SETTINGS)
+    store, _ = again.open_topic("t", wall_ns=WALL_NS + 10**9)
+    assert ["a", "b"] == read_all(store.log)
+    assert used < store.log.next_seq
+    again.close()
+    DataPath.open(data_path, SETTINGS).close()
+
+
+def test_copied_topic_is_refused(data_path: str) -> None:
+    opened = DataPath.open(data_path, SETTINGS)
+    opened.open_topic("t", wall_ns=WALL_NS)[0].log.append(frames("a"), WALL_NS)
+    opened.close()
+    shutil.copytree(f"{data_path}/topics/t", f"{data_path}/topics/copy")
+
+    again = DataPath.open(data_path, SETTINGS)
+    again.open_topic("copy", wall_ns=WALL_NS)
+    with pytest.raises(StorageError, match="topics/t is a copy of topic copy: both have log id"):
+        again.open_topic("t", wall_ns=WALL_NS)
+    again.remove_topic("copy")
+    store, _ = again.open_topic("t", wall_ns=WALL_NS)
+    assert ["a"] == read_all(store.log)
+    again.close()
+
+
 def test_missing_format_file(memory_files: MemoryFiles) -> None:
     assert None is read_format_file(memory_files, "data")
 
@@ -485,6 +546,8 @@ def test_missing_format_file(memory_files: MemoryFiles) -> None:
             "penstock data path\nformat 3\nsomething new\n",
             "data path data has format 3, written by a newer version; this one supports up to 2",
         ),
+        ("penstock data path\nformat 2\nboot b\nopen\nnode 5\nreserved below 9\n", DAMAGED),
+        ("penstock data path\nformat 2\nboot b\nopen\ncheck 00000000\n", DAMAGED),
     ],
 )
 def test_invalid_format_file(memory_files: MemoryFiles, text: str, message: str) -> None:

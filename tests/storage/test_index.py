@@ -10,11 +10,13 @@ from penstock.storage.index import (
     DeferredIndex,
     SparseIndex,
     encode_index,
+    index_seed,
     maybe_checkpoint,
     maybe_deferred,
     maybe_index,
 )
 
+SEED = index_seed(1, 5)
 CHECKPOINT = Checkpoint(5000, 60, 1, 9, deferred_count=2)
 DEFERRED = [DeferredBatch(20, 22, 500), DeferredBatch(30, 31, 400)]
 
@@ -67,35 +69,35 @@ def test_one_entry_per_spacing() -> None:
 
 
 def test_round_trip(index: SparseIndex) -> None:
-    data = encode_index(CHECKPOINT, index, deferred_index())
-    read = maybe_index(data)
+    data = encode_index(CHECKPOINT, index, deferred_index(), SEED)
+    read = maybe_index(data, SEED)
 
-    assert CHECKPOINT == maybe_checkpoint(data[:CHECKPOINT_BYTES])
+    assert CHECKPOINT == maybe_checkpoint(data[:CHECKPOINT_BYTES], SEED)
     assert read is not None
     assert index.entries() == read.entries()
     assert index.next_position == read.next_position
-    assert DEFERRED == batches(maybe_deferred(data))
+    assert DEFERRED == batches(maybe_deferred(data, SEED))
 
 
 def test_every_flipped_bit_is_detected(index: SparseIndex) -> None:
-    data = encode_index(CHECKPOINT, index, deferred_index())
+    data = encode_index(CHECKPOINT, index, deferred_index(), SEED)
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
 
-        assert None in (maybe_index(bytes(damaged)), maybe_deferred(bytes(damaged)))
+        assert None in (maybe_index(bytes(damaged), SEED), maybe_deferred(bytes(damaged), SEED))
         assert (None if bit < CHECKPOINT_BYTES * 8 else CHECKPOINT) == maybe_checkpoint(
-            bytes(damaged)
+            bytes(damaged), SEED
         )
 
 
 def test_incomplete_file_is_rejected(index: SparseIndex) -> None:
-    data = encode_index(CHECKPOINT, index, deferred_index())
+    data = encode_index(CHECKPOINT, index, deferred_index(), SEED)
 
-    assert all(None is maybe_deferred(data[:size]) for size in range(len(data)))
+    assert all(None is maybe_deferred(data[:size], SEED) for size in range(len(data)))
     entries_end = len(data) - len(deferred_index().encode())
-    assert all(None is maybe_index(data[:size]) for size in range(entries_end))
-    assert all(None is maybe_checkpoint(data[:size]) for size in range(CHECKPOINT_BYTES))
+    assert all(None is maybe_index(data[:size], SEED) for size in range(entries_end))
+    assert all(None is maybe_checkpoint(data[:size], SEED) for size in range(CHECKPOINT_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,27 @@ def test_deferred_batches_come_in_lists_of_bounded_length() -> None:
         index.add(DeferredBatch(number, number + 1, 7))
 
     assert [1024, 1024, 452] == [len(found) for found in index.between(0, 2500)]
+
+
+@pytest.mark.parametrize(
+    "other", [index_seed(1, 6), index_seed(2, 5), None], ids=["segment", "log", "format 1"]
+)
+def test_index_file_of_another_segment_is_rejected(index: SparseIndex, other: int | None) -> None:
+    data = encode_index(CHECKPOINT, index, deferred_index(), other)
+
+    assert None is maybe_checkpoint(data, SEED)
+    assert None is maybe_index(data, SEED)
+    assert None is maybe_deferred(data, SEED)
+    assert CHECKPOINT == maybe_checkpoint(data, other)
+
+
+def test_index_matches_only_a_segment_that_contains_its_entries() -> None:
+    index = SparseIndex()
+    index.add(40, 100, 0)
+    index.add(900, 200, 7)
+
+    assert index.matches(100, 901)
+    assert not index.matches(100, 900)
+    assert not index.matches(101, 901)
+    assert SparseIndex().matches(100, 0)
+    assert not SparseIndex().matches(100, 1)

@@ -4,12 +4,18 @@ import pytest
 from tests.seeds import fresh_random
 from tests.storage.frames import bodies_in, frames
 
-from penstock.storage.batch import HEADER_BYTES, SEGMENT_HEADER_BYTES
+from penstock.storage.batch import (
+    HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    StoredBatch,
+    scan_batches,
+)
 from penstock.storage.files import FilePool
 from penstock.storage.layout import Issue
 from penstock.storage.segment import Segment
 from penstock.storage.topic_storage import LoadedSegments, load_segments
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
+from penstock.testing.format_1 import encode_batch_1
 
 FIRST_SEQ = 100
 LOG_ID = bytes(range(16))
@@ -33,8 +39,22 @@ def write_segment(
     return positions
 
 
-def load(files: MemoryFiles | FaultyFiles) -> LoadedSegments:
-    return load_segments(FilePool(files, 8), "data", LOG_ID)
+def write_segment_1(files: MemoryFiles, letters: str, first_seq: int) -> None:
+    """Write a segment of format 1 with one message per letter, and its index file."""
+    segment = Segment(FilePool(files, 8), "data", first_seq, LOG_ID)
+    frame_bytes = b"".join(frames(*letters))
+    batch = encode_batch_1(frame_bytes, len(letters), first_seq, 0, 1, 0)
+    segment.handle.create().write(batch, 0)
+    segment.read_header()
+    for found in scan_batches(segment.handle.open(), 0, len(batch), None):
+        assert isinstance(found, StoredBatch)
+        segment.add_scanned(found.header)
+    segment.synced_end = segment.end
+    segment.finalize()
+
+
+def load(files: MemoryFiles | FaultyFiles, *, lost_power: bool = False) -> LoadedSegments:
+    return load_segments(FilePool(files, 8), "data", LOG_ID, lost_power=lost_power)
 
 
 def stored(loaded: LoadedSegments) -> dict[int, str]:
@@ -232,6 +252,71 @@ class TestDamage:
         assert [(True, 101, 103)] == [
             (issue.is_damage, issue.first_seq, issue.end_seq) for issue in loaded.issues
         ]
+
+    @pytest.mark.parametrize("lost_power", [False, True])
+    def test_missing_segment_is_reported_if_its_index_file_exists(
+        self, memory_files: MemoryFiles, *, lost_power: bool
+    ) -> None:
+        write_segment(memory_files, "a", finalize=True)
+        write_segment(memory_files, "bcd", first_seq=101, finalize=True)
+        memory_files.remove(f"data/{101:020}.log")
+        loaded = load(memory_files, lost_power=lost_power)
+
+        assert {100: "a"} == stored(loaded)
+        assert 104 == loaded.next_seq
+        assert [(not lost_power, 101, 104)] == [
+            (issue.is_damage, issue.first_seq, issue.end_seq) for issue in loaded.issues
+        ]
+        assert [] == load(memory_files).issues
+
+    def test_swapped_index_files_are_not_used(self, memory_files: MemoryFiles) -> None:
+        write_segment(memory_files, "ab", finalize=True)
+        write_segment(memory_files, "cdef", first_seq=102, finalize=True)
+        first, second = f"data/{100:020}.index", f"data/{102:020}.index"
+        contents = content(memory_files, first), content(memory_files, second)
+        change(memory_files, 0, contents[1], first)
+        change(memory_files, 0, contents[0], second)
+        loaded = load(memory_files)
+
+        assert "abcdef" == "".join(stored(loaded).values())
+        assert [] == loaded.issues
+
+    def test_index_files_of_format_1_are_not_used_if_they_are_swapped(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        write_segment_1(memory_files, "ab", 100)
+        write_segment_1(memory_files, "cdef", 102)
+        first, second = f"data/{100:020}.index", f"data/{102:020}.index"
+        contents = content(memory_files, first), content(memory_files, second)
+        change(memory_files, 0, contents[1], first)
+        change(memory_files, 0, contents[0], second)
+        loaded = load(memory_files)
+
+        assert "abcdef" == "".join(stored(loaded).values())
+        assert [] == loaded.issues
+
+    @pytest.mark.parametrize("damaged", [range(40), range(4), range(60)])
+    def test_published_batch_of_format_1_is_not_taken_for_a_batch(
+        self, memory_files: MemoryFiles, damaged: range
+    ) -> None:
+        """A message contains a batch of format 1 for the position where it will be stored. The
+        start of the file is damaged, and the header of the batch around the message."""
+        forged_at = SEGMENT_HEADER_BYTES + HEADER_BYTES + 4
+        forged = encode_batch_1(b"".join(frames("forged")), 1, FIRST_SEQ, forged_at, 1, 0)
+        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ, LOG_ID)
+        segment.handle.create()
+        segment.append(len(forged).to_bytes(4) + forged, 1, 1, 0)
+        second = segment.end
+        segment.append(b"".join(frames("b", "c")), 2, 1, 0)
+        assert forged == content(memory_files, PATH)[forged_at : forged_at + len(forged)]
+        for position in (*damaged, SEGMENT_HEADER_BYTES + 20):
+            change(memory_files, position, b"\xff")
+        loaded = load(memory_files)
+
+        assert {101: "b", 102: "c"} == stored(loaded)
+        assert [(100, 101)] == [(issue.first_seq, issue.end_seq) for issue in loaded.issues]
+        saved = content(memory_files, f"{PATH}.bad")
+        assert second - (0 if 0 in damaged else SEGMENT_HEADER_BYTES) == len(saved)
 
     def test_damage_before_the_first_batch_costs_no_message(
         self, memory_files: MemoryFiles

@@ -11,7 +11,7 @@ from penstock.common.errors import CorruptBatchError
 from penstock.storage import index as index_module
 from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.files import File, FilePool
-from penstock.storage.segment import Segment, read_checkpoint
+from penstock.storage.segment import Segment
 from penstock.testing import FaultyFiles, MemoryFiles
 
 # A batch with one message of one byte.
@@ -61,7 +61,7 @@ class Bench:
 
     def reloaded(self) -> Segment:
         segment = self.new_segment()
-        checkpoint = read_checkpoint(self.files, "data", 100)
+        checkpoint = segment.read_checkpoint()
         assert checkpoint is not None
         segment.restore(checkpoint)
         return segment
@@ -272,8 +272,21 @@ class TestIndexFile:
 
         assert bench.segment.index.entries() == segment.index.entries()
 
+    def test_damaged_index_file_is_written_again(self, bench: Bench) -> None:
+        written = bench.reloaded().read_checkpoint()
+        segment = bench.reloaded()
+        path = "data/00000000000000000100.index"
+        bench.memory.open(path, "write").truncate(60)
+        assert segment.index.entries()
+        assert 0 == segment.indexed_end
+        segment.finalize()
+
+        assert written == bench.reloaded().read_checkpoint()
+        assert segment.end == segment.indexed_end
+        assert bench.memory.open(path, "read").size() > 60
+
     def test_removal_removes_the_index_file(self, bench: Bench) -> None:
         bench.segment.remove()
 
         assert [] == bench.memory.list_names("data")
-        assert None is read_checkpoint(bench.files, "data", 100)
+        assert None is bench.segment.read_checkpoint()

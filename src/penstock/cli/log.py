@@ -21,6 +21,7 @@ from penstock.storage.batch import (
     BatchHeader,
     StoredBatch,
     checksum_seed,
+    find_seed,
     maybe_segment_header,
     scan_batches,
     split_frames,
@@ -28,8 +29,14 @@ from penstock.storage.batch import (
 from penstock.storage.check import stored_log_id
 from penstock.storage.cursor_journal import BadJournalRecord, SetLogId, scan_journal
 from penstock.storage.files import File, RealFiles, storage_error
-from penstock.storage.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
-from penstock.storage.layout import LOG_ID_BYTES, maybe_generation, maybe_index_seq
+from penstock.storage.index import (
+    DeferredIndex,
+    index_seed,
+    maybe_checkpoint,
+    maybe_deferred,
+    maybe_index,
+)
+from penstock.storage.layout import LOG_ID_BYTES, maybe_generation, maybe_index_seq, segment_name
 
 __all__ = ["command"]
 
@@ -62,7 +69,7 @@ def _lines(path: Path, file: File, *, messages: bool) -> Iterator[str]:
     if maybe_generation(name) is not None:
         return _journal_lines(file.read(0, file.size()))
     if maybe_index_seq(name) is not None:
-        return _index_lines(name, file.read(0, file.size()))
+        return _index_lines(path, file.read(0, file.size()))
     return _segment_lines(path, file, messages=messages)
 
 
@@ -70,9 +77,7 @@ def _segment_lines(path: Path, file: File, *, messages: bool) -> Iterator[str]:
     header = maybe_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
     if header is not None:
         yield f"{0:>12}  log {header.log_id.hex()}, segment {header.first_seq}"
-    log_id = header.log_id if header else stored_log_id(RealFiles(), str(path.parent))
-    # A log without an id is of format 1, whose checksums do not depend on it.
-    seed = checksum_seed(log_id or bytes(LOG_ID_BYTES))
+    seed = checksum_seed(header.log_id) if header else find_seed(file, _log_id(path.parent))
     for found in scan_batches(file, 0, file.size(), seed):
         if isinstance(found, BadBytes):
             yield f"{found.position:>12}  BAD  {found.end - found.position} bytes: {found.reason}"
@@ -80,6 +85,11 @@ def _segment_lines(path: Path, file: File, *, messages: bool) -> Iterator[str]:
         yield _batch_line(found.header)
         if messages:
             yield from _message_lines(found)
+
+
+def _log_id(folder: Path) -> bytes:
+    # A log without an id is of format 1, whose checksums do not depend on it.
+    return stored_log_id(RealFiles(), str(folder)) or bytes(LOG_ID_BYTES)
 
 
 def _batch_line(batch: BatchHeader) -> str:
@@ -135,14 +145,24 @@ def _journal_lines(data: bytes) -> Iterator[str]:
             yield f"{record.position:>12}  {shown}"
 
 
-def _index_lines(name: str, data: bytes) -> Iterator[str]:
-    checkpoint, index = maybe_checkpoint(data), maybe_index(data)
+def _index_lines(path: Path, data: bytes) -> Iterator[str]:
+    first_seq = maybe_index_seq(path.name)
+    assert first_seq is not None
+    segment_path = path.with_name(segment_name(first_seq))
+    seed: int | None = checksum_seed(_log_id(path.parent))
+    if segment_path.exists():
+        with contextlib.closing(RealFiles().open(str(segment_path), "read")) as segment:
+            seed = find_seed(segment, _log_id(path.parent))
+    seed = index_seed(seed, first_seq)
+    checkpoint, index = maybe_checkpoint(data, seed), maybe_index(data, seed)
     if checkpoint is None or index is None:
-        raise StorageError(f"{name} is damaged; the next start makes it again")
+        raise StorageError(
+            f"{path.name} is damaged or belongs to another segment; nsqd makes it again"
+        )
     yield str(checkpoint)
     for position, seq, latest_ns in index.entries():
         yield f"{position:>12}  {seq}  before it up to {_time(latest_ns)}"
-    for batches in (maybe_deferred(data) or DeferredIndex()).between(0, checkpoint.next_seq):
+    for batches in (maybe_deferred(data, seed) or DeferredIndex()).between(0, checkpoint.next_seq):
         for first_seq, next_seq, due_ns in batches:
             yield f"{'':>12}  {first_seq} to {next_seq - 1}  due {_time(due_ns)}"
 

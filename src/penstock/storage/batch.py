@@ -43,7 +43,9 @@ flags 16 to 128, and refuse a batch with another unknown flag.
 
 Segments of format 1 are still read. They have no header, and their batches no attributes. The
 version of a batch is 1, the header_size is 0, the position of the batch in its segment takes the
-place of the epoch, and header_crc does not include the log id.
+place of the epoch, and header_crc does not include the log id. All batches of a segment have the
+same version: in a segment of format 2, a batch of version 1 is damage. `find_seed` determines which
+format a segment has.
 
 `scan_batches` accepts only bytes whose checksums match. After damaged bytes it continues at the
 next valid batch, so a bad sector costs only the batches in it.
@@ -79,6 +81,7 @@ __all__ = [
     "decode_header",
     "encode_batch",
     "encode_segment_header",
+    "find_seed",
     "maybe_segment_header",
     "read_piece",
     "scan_batches",
@@ -152,7 +155,10 @@ def maybe_segment_header(data: bytes) -> SegmentHeader | None:
 
 
 def checksum_seed(log_id: bytes) -> int:
-    """The part of the checksums of batch headers that the log id contributes."""
+    """The part of the checksums of batch headers that the log id contributes.
+
+    Functions that read batches take this seed, or None for a segment of format 1.
+    """
     seed: int = crc32c(log_id)
     return seed
 
@@ -223,8 +229,8 @@ def encode_batch(
     return _pack_start(MAGIC, crc32c_extend(seed, fields)), fields, frames
 
 
-def decode_header(data: bytes, at: int, position: int, seed: int) -> BatchHeader:
-    """Decode the header at `data[at]`, which is at `position` in a segment of the log with this
+def decode_header(data: bytes, at: int, position: int, seed: int | None) -> BatchHeader:
+    """Decode the header at `data[at]`, which is at `position` in a segment with this
     `checksum_seed`.
 
     Raises CorruptBatchError if the header is incomplete or damaged.
@@ -234,23 +240,23 @@ def decode_header(data: bytes, at: int, position: int, seed: int) -> BatchHeader
     checked = data[at + _CHECKED_AT : at + HEADER_BYTES]
     if len(checked) < _FIELDS.size:
         raise _IncompleteHeaderError("incomplete header")
-    kind, count, size, crc, seq, epoch, timestamp, due = _FIELDS.unpack(checked)
     (header_crc,) = _CRC.unpack_from(data, at + 4)
+    if seed is None:
+        if crc32c(checked) != header_crc:
+            raise CorruptBatchError("the header does not match its checksum")
+        return _decode_format_1(checked, position)
+    kind, count, size, crc, seq, epoch, timestamp, due = _FIELDS.unpack(checked)
     if kind == _PLAIN:
         if crc32c_extend(seed, checked) != header_crc:
             raise CorruptBatchError("the header does not match its checksum")
         return BatchHeader(position, seq, count, size, crc, timestamp, due, epoch)
-    if kind[0] == 1:
-        if crc32c(checked) != header_crc:
-            raise CorruptBatchError("the header does not match its checksum")
-        return _decode_format_1(checked, position)
     return _decode_long_header(data, at, position, seed)
 
 
 def _decode_format_1(checked: bytes, position: int) -> BatchHeader:
     kind, count, size, crc, seq, stored_position, timestamp, due = _FIELDS.unpack(checked)
-    if kind[1]:
-        raise CorruptBatchError(f"unsupported batch: version 1, flags {kind[1]}")
+    if kind[:2] != b"\x01\0":
+        raise CorruptBatchError(f"unsupported batch: version {kind[0]}, flags {kind[1]}")
     if stored_position != position:
         raise CorruptBatchError(f"the batch belongs at byte {stored_position}")
     return BatchHeader(position, seq, count, size, crc, timestamp, due)
@@ -302,7 +308,7 @@ def _verify_attributes(batch: BatchHeader, attributes: bytes) -> None:
         raise CorruptBatchError("the attributes do not match their checksum")
 
 
-def complete_batches(data: bytes, position: int, seed: int) -> Iterator[StoredBatch]:
+def complete_batches(data: bytes, position: int, seed: int | None) -> Iterator[StoredBatch]:
     """Yield the complete batches in `data`, which starts at `position` of a segment.
 
     Raises CorruptBatchError at a damaged batch.
@@ -329,7 +335,7 @@ def complete_batches(data: bytes, position: int, seed: int) -> Iterator[StoredBa
         at = end
 
 
-def read_piece(file: File, position: int, end: int, max_bytes: int, seed: int) -> bytes:
+def read_piece(file: File, position: int, end: int, max_bytes: int, seed: int | None) -> bytes:
     """Read about `max_bytes` of a segment from `position` on, but at least one complete batch.
 
     Raises CorruptBatchError if the first batch is damaged.
@@ -424,7 +430,7 @@ class BadBytes(NamedTuple):
 class ScanBuffer:
     """Reads a segment up to `end` in large pieces."""
 
-    def __init__(self, file: File, end: int, seed: int) -> None:
+    def __init__(self, file: File, end: int, seed: int | None) -> None:
         self._file = file
         self._seed = seed
         self._data = b""
@@ -454,10 +460,10 @@ class ScanBuffer:
 
 
 def scan_batches(
-    file: File, position: int, end: int, seed: int
+    file: File, position: int, end: int, seed: int | None
 ) -> Iterator[StoredBatch | BadBytes]:
     """Yield every batch between two positions, and every part that is not a batch, in order.
-    `seed` is the `checksum_seed` of the log. A valid header of the segment is skipped."""
+    A valid header of the segment is skipped."""
     buffer = ScanBuffer(file, end, seed)
     if position == 0 and maybe_segment_header(buffer.read(0, SEGMENT_HEADER_BYTES)):
         position = SEGMENT_HEADER_BYTES
@@ -471,6 +477,22 @@ def scan_batches(
             scanned = _scan_one(buffer, position)
             yield scanned
             position = scanned.end if isinstance(scanned, BadBytes) else scanned.header.end
+
+
+def find_seed(file: File, log_id: bytes) -> int | None:
+    """The `checksum_seed` for the batches of a segment: None if it has format 1.
+
+    If the start of the file is damaged, it has format 2 if it contains a batch of this format. A
+    published message can contain a batch of format 1, but not a batch that matches the log id.
+    """
+    start = file.read(0, len(MAGIC))
+    if start == MAGIC:
+        return None
+    seed, size = checksum_seed(log_id), file.size()
+    if start == SEGMENT_MAGIC[: len(start)]:
+        return seed
+    has_batch = _next_header(ScanBuffer(file, size, seed), 0) < size
+    return seed if has_batch else None
 
 
 def _scan_one(buffer: ScanBuffer, position: int) -> StoredBatch | BadBytes:

@@ -16,6 +16,7 @@ from penstock.storage.batch import (
     SEGMENT_HEADER_BYTES,
     BadBytes,
     StoredBatch,
+    find_seed,
     maybe_segment_header,
     scan_batches,
     split_frames,
@@ -23,11 +24,12 @@ from penstock.storage.batch import (
 from penstock.storage.cursor_journal import BadJournalRecord, CursorState, JournalRecord
 from penstock.storage.cursors import current_generation, read_journals
 from penstock.storage.data_dir import REAL_FILES, lock_data_path, verify_data_path
-from penstock.storage.files import FilePool, Files, storage_error
+from penstock.storage.files import File, FilePool, Files, storage_error
 from penstock.storage.index import (
     Checkpoint,
     DeferredIndex,
     SparseIndex,
+    index_seed,
     maybe_checkpoint,
     maybe_deferred,
     maybe_index,
@@ -41,12 +43,13 @@ from penstock.storage.layout import (
     Issue,
     cursors_name,
     index_name,
+    maybe_index_seq,
     maybe_removal_number,
     maybe_segment_seq,
     segment_name,
 )
 from penstock.storage.segment import Segment
-from penstock.storage.topic_storage import maybe_log_id
+from penstock.storage.topic_storage import maybe_log_id, missing_segment_issue
 
 __all__ = ["check_data_path", "stored_log_id"]
 
@@ -87,9 +90,26 @@ def _check_topic(files: Files, folder: str) -> list[Issue]:
     seqs = [seq for name in found if (seq := maybe_segment_seq(name)) is not None]
     journals = read_journals(files, folder)
     log_id = stored_log_id(files, folder) or bytes(LOG_ID_BYTES)
+    issues += _check_orphans(files, folder, found, log_id)
     for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
         issues += _SegmentCheck(files, folder, first_seq, limit_seq, log_id).run()
     return issues + _check_journal(journals, folder, has_segments=bool(seqs))
+
+
+def _check_orphans(files: Files, folder: str, found: list[str], log_id: bytes) -> list[Issue]:
+    """Find index files without a segment."""
+    issues = []
+    for name in found:
+        first_seq = maybe_index_seq(name)
+        if first_seq is not None and segment_name(first_seq) not in found:
+            segment = Segment(FilePool(files, 1), folder, first_seq, log_id)
+            checkpoint = segment.read_checkpoint()
+            issues.append(
+                _crash_leftover(f"{folder}/{name}", "index file without a segment")
+                if checkpoint is None
+                else missing_segment_issue(folder, first_seq, checkpoint, is_damage=True)
+            )
+    return issues
 
 
 def stored_log_id(files: Files, folder: str) -> bytes | None:
@@ -135,10 +155,10 @@ class _SegmentCheck:
         self._allows_gap = False
 
     def run(self) -> list[Issue]:
-        stored = self._load_index()
         with contextlib.closing(self._files.open(self._path, "read")) as file:
             size = file.size()
-            self._check_header(file.read(0, SEGMENT_HEADER_BYTES))
+            self._check_header(file)
+            stored = self._load_index()
             for found in scan_batches(file, 0, size, self._segment.seed):
                 if isinstance(found, BadBytes):
                     self._issues.append(found.to_issue(self._path))
@@ -152,9 +172,11 @@ class _SegmentCheck:
             self._report_missing_end(stored[0], size)
         return self._issues
 
-    def _check_header(self, data: bytes) -> None:
-        header = maybe_segment_header(data)
-        if header is not None and header != (self._segment.log_id, self._segment.first_seq):
+    def _check_header(self, file: File) -> None:
+        header = maybe_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
+        if header is None:
+            self._segment.seed = find_seed(file, self._segment.log_id)
+        elif header != (self._segment.log_id, self._segment.first_seq):
             problem = f"this is segment {header.first_seq} of log {header.log_id.hex()}"
             self._issues.append(Issue(self._path, problem, is_damage=True))
 
@@ -188,13 +210,14 @@ class _SegmentCheck:
                 data = file.read(0, file.size())
         except FileNotFoundError:
             return None
+        seed = index_seed(self._segment.seed, self._segment.first_seq)
         checkpoint, index, deferred = (
-            maybe_checkpoint(data),
-            maybe_index(data),
-            maybe_deferred(data),
+            maybe_checkpoint(data, seed),
+            maybe_index(data, seed),
+            maybe_deferred(data, seed),
         )
         if checkpoint is None or index is None or deferred is None:
-            problem = "the index file is incomplete; the next start writes it again"
+            problem = "the index file is not valid; it will be made again from the segment"
             self._issues.append(_crash_leftover(self._index_path, problem))
             return None
         return checkpoint, index, deferred

@@ -12,6 +12,7 @@ is text:
     closed
     node 617
     reserved below 1794798614919625
+    check 7d001e76
 
 `boot` is the boot ID of the machine when the data path was last opened. The next line is `open`
 while a process has the data path open. If it is `open` and the boot ID has changed, the machine
@@ -26,6 +27,8 @@ before it uses them, and the line is raised by many numbers at a time, so that i
 After a power loss all topics continue at this number; a new topic starts at this number or later,
 because a deleted topic of the same name may have used lower ones. So no number is used twice,
 whatever the clock says.
+
+`check` is the CRC-32C of all bytes before this line. In format 1 the line is missing.
 """
 
 import contextlib
@@ -33,8 +36,10 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
+from google_crc32c import value as crc32c
+
 from penstock.common import names
-from penstock.common.errors import DataPathError
+from penstock.common.errors import DataPathError, StorageError
 from penstock.common.node_id import NODE_IDS, choose_node_id, former_node_id
 from penstock.storage.files import (
     FilePool,
@@ -83,7 +88,7 @@ FORMAT_VERSION = 2
 _TEXT = re.compile(
     r"penstock data path\nformat (\d+)\n"
     r"(?:boot (\S*)\n(open|closed)\n)?(?:node (\d+)\n)?"
-    r"(?:re(?:moved|served) below (\d+)\n)?.*",
+    r"(?:re(?:moved|served) below (\d+)\n)?.*?(?:check ([0-9a-f]{8})\n)?",
     re.DOTALL,
 )
 _SIZE_MAX = 4096
@@ -123,17 +128,26 @@ def read_format_file(files: Files, folder: str) -> FormatFile | None:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise DataPathError(f"{path} is not a Penstock format file")
-    if int(match[1]) > FORMAT_VERSION:
+    version = int(match[1])
+    if version > FORMAT_VERSION:
         raise DataPathError(
-            f"data path {folder} has format {match[1]}, written by a newer version; "
+            f"data path {folder} has format {version}, written by a newer version; "
             f"this one supports up to {FORMAT_VERSION}"
+        )
+    has_checksum = version > 1 or match[6] is not None
+    if has_checksum and match[6] != _checksum(text.rpartition("check ")[0]):
+        raise DataPathError(
+            f"{path} is damaged: its checksum does not match; restore it from a backup, or follow "
+            "'A damaged format file' in the documentation"
         )
     node_id = None if match[4] is None else int(match[4])
     if node_id is not None and node_id >= NODE_IDS:
         raise DataPathError(f"{path}: the node id must be from 0 to {NODE_IDS - 1}, not {node_id}")
-    return FormatFile(
-        match[2] or "", match[3] != "closed", node_id, int(match[5] or 0), int(match[1])
-    )
+    return FormatFile(match[2] or "", match[3] != "closed", node_id, int(match[5] or 0), version)
+
+
+def _checksum(text: str) -> str:
+    return f"{crc32c(text.encode()):08x}"
 
 
 def write_format_file(files: Files, folder: str, format_file: FormatFile) -> None:
@@ -145,6 +159,7 @@ def write_format_file(files: Files, folder: str, format_file: FormatFile) -> Non
         text += f"node {format_file.node_id}\n"
     if format_file.reserved_below:
         text += f"reserved below {format_file.reserved_below}\n"
+    text += f"check {_checksum(text)}\n"
     with contextlib.suppress(FileNotFoundError):
         files.remove(path + NEW_SUFFIX)
     with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:
@@ -189,6 +204,7 @@ class DataPath:
         """Topics that have not been opened since a run that did not end cleanly. Until all are
         opened, the format file continues to record how that run ended."""
         self._stores: dict[str, TopicStore] = {}
+        self._topic_of_log: dict[str, str] = {}
         self._unused_seq = format_file.reserved_below
         """Above the sequence numbers that earlier runs and deleted topics may have used."""
 
@@ -245,6 +261,13 @@ class DataPath:
             store, issues = self._load_or_create(name, folder, wall_ns)
         except OSError as error:
             raise storage_error("open", folder, error) from error
+        twin = self._topic_of_log.setdefault(store.log.log_id, name)
+        if twin != name:
+            store.discard()
+            raise StorageError(
+                f"{folder} is a copy of topic {twin}: both have log id {store.log.log_id}; "
+                "remove one of them"
+            )
         self._stores[name] = store
         self._set_recovered(name)
         return store, issues
@@ -253,6 +276,7 @@ class DataPath:
         """Delete a topic and all its messages; it may be open. Raises StorageError."""
         store = self._stores.pop(name, None)
         if store is not None:
+            self._topic_of_log.pop(store.log.log_id, None)
             store.discard()
         folder = self._folder(name)
         removed = removed_name(folder, self._removal_number + 1)

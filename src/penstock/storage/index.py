@@ -13,8 +13,9 @@ A segment that is complete or was closed cleanly has an index file with both ind
 
     offset  size  field
          0     4  magic
-         4     4  head_crc            CRC-32C of the 52 bytes that follow it
-         8     1  version             2
+         4     4  head_crc            CRC-32C of the log id, the segment's first sequence number
+                                      (8 bytes) and the 52 bytes that follow this field
+         8     1  version             3
          9     3  reserved            0
         12     4  entries_crc         CRC-32C of the entries
         16     4  entries             how many
@@ -27,6 +28,10 @@ A segment that is complete or was closed cleanly has an index file with both ind
         60        positions, first sequence numbers, latest timestamps: 8 bytes each, by column
                   then of the deferred batches: first sequence numbers, next sequence numbers,
                   due times: 8 bytes each, by column
+
+The checksum includes the log id and the first sequence number, so that the index file of another
+segment is never used. A segment of format 1 has an index file of version 2, whose head_crc includes
+neither; the functions take None as its `seed`.
 """
 
 import struct
@@ -36,6 +41,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 __all__ = [
@@ -46,6 +52,7 @@ __all__ = [
     "DeferredIndex",
     "SparseIndex",
     "encode_index",
+    "index_seed",
     "maybe_checkpoint",
     "maybe_deferred",
     "maybe_index",
@@ -60,7 +67,8 @@ CHECKPOINT_BYTES = 60
 DEFERRED_CHUNK = 1024
 
 _MAGIC = b"\x9ePSI"
-_VERSION = 2
+_VERSION = 3
+_VERSION_OF_FORMAT_1 = 2
 _CHECKED_AT = 8
 _CRC = struct.Struct(">I")
 _FIELDS = struct.Struct(
@@ -108,6 +116,12 @@ class SparseIndex:
     def position_of_time(self, timestamp_ns: int) -> int:
         """A position before which all batches are older than `timestamp_ns`."""
         return self._position(bisect_left(self._latest, timestamp_ns) - 1)
+
+    def matches(self, first_seq: int, end: int) -> bool:
+        """Whether this can be the index of a segment with this first message and this end."""
+        if not self._positions:
+            return not end
+        return self._seqs[0] == first_seq and self._positions[-1] < end
 
     def entries(self) -> list[tuple[int, int, int]]:
         """All entries: position, first sequence number, latest timestamp of the earlier batches."""
@@ -189,24 +203,35 @@ class Checkpoint(NamedTuple):
     """Number of batches with a due time."""
 
 
-def encode_index(checkpoint: Checkpoint, index: SparseIndex, deferred: DeferredIndex) -> bytes:
-    """Encode an index file."""
+def index_seed(seed: int | None, first_seq: int) -> int | None:
+    """The part of an index file's checksum that its segment contributes; None for format 1. `seed`
+    is the `checksum_seed` of the segment's batches."""
+    if seed is None:
+        return None
+    extended: int = crc32c_extend(seed, first_seq.to_bytes(8))
+    return extended
+
+
+def encode_index(
+    checkpoint: Checkpoint, index: SparseIndex, deferred: DeferredIndex, seed: int | None
+) -> bytes:
+    """Encode an index file. `seed` is the `index_seed` of its segment."""
     entries, due = index.encode(), deferred.encode()
     fields = _FIELDS.pack(
-        _VERSION, crc32c(entries), len(index), *checkpoint[:4], crc32c(due), len(deferred)
+        _version(seed), crc32c(entries), len(index), *checkpoint[:4], crc32c(due), len(deferred)
     )
-    return _MAGIC + _CRC.pack(crc32c(fields)) + fields + entries + due
+    return _MAGIC + _CRC.pack(_head_crc(fields, seed)) + fields + entries + due
 
 
-def maybe_checkpoint(data: bytes) -> Checkpoint | None:
+def maybe_checkpoint(data: bytes, seed: int | None) -> Checkpoint | None:
     """Decode the start of an index file; None if its checksum does not match."""
-    head = _maybe_header(data)
+    head = _maybe_header(data, seed)
     return head.checkpoint if head else None
 
 
-def maybe_index(data: bytes) -> SparseIndex | None:
+def maybe_index(data: bytes, seed: int | None) -> SparseIndex | None:
     """Decode the sparse index of an index file; None if its checksum does not match."""
-    head = _maybe_header(data)
+    head = _maybe_header(data, seed)
     if head is None:
         return None
     entries = data[CHECKPOINT_BYTES : CHECKPOINT_BYTES + head.entries * _ENTRY_BYTES]
@@ -215,9 +240,9 @@ def maybe_index(data: bytes) -> SparseIndex | None:
     return SparseIndex.decode(entries)
 
 
-def maybe_deferred(data: bytes) -> DeferredIndex | None:
+def maybe_deferred(data: bytes, seed: int | None) -> DeferredIndex | None:
     """Decode the deferred batches of an index file; None if their checksum does not match."""
-    head = _maybe_header(data)
+    head = _maybe_header(data, seed)
     if head is None:
         return None
     deferred = data[CHECKPOINT_BYTES + head.entries * _ENTRY_BYTES :]
@@ -236,17 +261,26 @@ class _IndexHeader(NamedTuple):
     deferred_crc: int
 
 
-def _maybe_header(data: bytes) -> _IndexHeader | None:
+def _maybe_header(data: bytes, seed: int | None) -> _IndexHeader | None:
     checked = data[_CHECKED_AT:CHECKPOINT_BYTES]
     if data[:4] != _MAGIC or len(checked) != _FIELDS.size:
         return None
     version, entries_crc, entries, end, seq, first_ns, last_ns, deferred_crc, deferred = (
         _FIELDS.unpack(checked)
     )
-    if _CRC.unpack_from(data, 4)[0] != crc32c(checked) or version != _VERSION:
+    if _CRC.unpack_from(data, 4)[0] != _head_crc(checked, seed) or version != _version(seed):
         return None
     checkpoint = Checkpoint(end, seq, first_ns, last_ns, deferred)
     return _IndexHeader(checkpoint, entries_crc, entries, deferred_crc)
+
+
+def _version(seed: int | None) -> int:
+    return _VERSION_OF_FORMAT_1 if seed is None else _VERSION
+
+
+def _head_crc(checked: bytes, seed: int | None) -> int:
+    crc: int = crc32c(checked) if seed is None else crc32c_extend(seed, checked)
+    return crc
 
 
 def _encode_columns(*columns: "array[int]") -> bytes:

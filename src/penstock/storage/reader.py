@@ -33,7 +33,7 @@ class ReadJob:
     """One read of a file: the complete batches in about `max_bytes`, at least one."""
 
     def __init__(
-        self, file: File, path: str, position: int, end: int, max_bytes: int, seed: int
+        self, file: File, path: str, position: int, end: int, max_bytes: int, seed: int | None
     ) -> None:
         self.position = position
         self._seed = seed

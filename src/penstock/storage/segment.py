@@ -25,6 +25,7 @@ from penstock.storage.batch import (
     complete_batches,
     encode_batch,
     encode_segment_header,
+    find_seed,
     maybe_segment_header,
     read_piece,
     scan_batches,
@@ -39,13 +40,14 @@ from penstock.storage.index import (
     DeferredIndex,
     SparseIndex,
     encode_index,
+    index_seed,
     maybe_checkpoint,
     maybe_deferred,
     maybe_index,
 )
 from penstock.storage.layout import Issue, index_name, segment_name
 
-__all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
+__all__ = ["Run", "Segment", "SegmentInfo"]
 
 # Space that is preallocated for the next appends.
 _RESERVE_BYTES = 4 * 1024 * 1024
@@ -102,10 +104,10 @@ class Segment:
         self.damage: list[Issue] = []
         """Damage found while reading. The caller that reports it clears the list."""
         self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
-        self.has_header = True
-        """Whether it has the format that appends write: segments of format 1 have no header."""
         self.log_id = log_id
-        self.seed = checksum_seed(log_id)
+        self._log_seed = checksum_seed(log_id)
+        self.seed: int | None = self._log_seed
+        """The `checksum_seed` of its batches; None for a segment of format 1."""
         self._files: Files = pool.files
         self._remover = pool.remover
         self._index_path = f"{folder}/{index_name(first_seq)}"
@@ -137,6 +139,11 @@ class Segment:
         )
 
     @property
+    def is_format_1(self) -> bool:
+        """Whether an earlier release has written it; then appending is not allowed."""
+        return self.seed is None
+
+    @property
     def is_empty(self) -> bool:
         return self.next_seq == self.first_seq
 
@@ -157,7 +164,7 @@ class Segment:
     ) -> int:
         """Append one batch with one write and return the new `next_seq`. If the write fails,
         raises OSError, and nothing was added."""
-        position, first_seq, seed = self.end, self.next_seq, self.seed
+        position, first_seq, seed = self.end, self.next_seq, self._log_seed
         parts = encode_batch(
             frames, count, first_seq, epoch, timestamp_ns, due_ns, seed, attributes
         )
@@ -239,7 +246,7 @@ class Segment:
         file."""
         assert self.is_synced
         self._deferred = self.deferred
-        content = encode_index(self.checkpoint, self.index, self._deferred)
+        content = encode_index(self.checkpoint, self.index, self._deferred, self._index_seed)
         mode: Mode = "write"
         if not self.indexed_end:
             self._remove_index()
@@ -338,10 +345,11 @@ class Segment:
     def read_header(self) -> bool:
         """Read the header of an existing segment; False if the file is damaged there. Raises
         StorageError if the segment is not the one that its name and its folder say."""
-        data = self.handle.open().read(0, SEGMENT_HEADER_BYTES)
+        file = self.handle.open()
+        data = file.read(0, SEGMENT_HEADER_BYTES)
         header = maybe_segment_header(data)
         if header is None:
-            self.has_header = False
+            self.seed = find_seed(file, self.log_id)
             return data.startswith(MAGIC)
         if header != (self.log_id, self.first_seq):
             raise StorageError(
@@ -350,6 +358,16 @@ class Segment:
             )
         self.end = SEGMENT_HEADER_BYTES
         return True
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Read the checkpoint in the index file; None if the file is missing or damaged, or belongs
+        to another segment. Must be called after `read_header`."""
+        try:
+            with contextlib.closing(self._files.open(self._index_path, "read")) as file:
+                data = file.read(0, CHECKPOINT_BYTES)
+        except FileNotFoundError:
+            return None
+        return maybe_checkpoint(data, self._index_seed)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the state from the index file, which covers only synced batches."""
@@ -425,11 +443,22 @@ class Segment:
                 piece_end = batch.end + _SCAN_DEFERRED_BYTES
                 yield []
 
+    @property
+    def _index_seed(self) -> int | None:
+        return index_seed(self.seed, self.first_seq)
+
     def _load_deferred(self) -> DeferredIndex | None:
-        return maybe_deferred(self._read_index_file())
+        deferred = maybe_deferred(self._read_index_file(), self._index_seed)
+        if deferred is None:
+            self.indexed_end = 0  # `finalize` writes the file again.
+        return deferred
 
     def _load_index(self) -> SparseIndex | None:
-        return maybe_index(self._read_index_file())
+        index = maybe_index(self._read_index_file(), self._index_seed)
+        if index is not None and index.matches(self.first_seq, self.end):
+            return index
+        self.indexed_end = 0  # `finalize` writes the file again.
+        return None
 
     def _read_index_file(self) -> bytes:
         """The content of the index file; empty if it cannot be read."""
@@ -453,16 +482,6 @@ class Segment:
     def _remove_index(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(self._index_path)
-
-
-def read_checkpoint(files: Files, folder: str, first_seq: int) -> Checkpoint | None:
-    """Read the checkpoint in the index file of a segment; None if the file is missing or
-    damaged."""
-    try:
-        with contextlib.closing(files.open(f"{folder}/{index_name(first_seq)}", "read")) as file:
-            return maybe_checkpoint(file.read(0, CHECKPOINT_BYTES))
-    except FileNotFoundError:
-        return None
 
 
 def _add_run(runs: list[Run], batch: BatchHeader, frames: list[bytes]) -> None:

@@ -81,7 +81,7 @@ class TopicLog:
         self._roll_at = self._roll_size()
         self._segments = segments
         last = segments[-1] if segments else None
-        can_grow = last is not None and last.has_header and last.next_seq == next_seq
+        can_grow = last is not None and not last.is_format_1 and last.next_seq == next_seq
         self._active = last if can_grow else None
         """The segment for appends, always the last one; None if the next append starts a new
         segment."""
@@ -358,8 +358,8 @@ class TopicLog:
                 self._write_checkpoint(segment)
 
     def close(self) -> None:
-        """Sync and close the log, and write its index file, so that the next start need not read
-        it. If it raises StorageError, the log is closed nevertheless. No sync may be in
+        """Sync and close the log, and write missing index files, so that the next start need not
+        read it. If it raises StorageError, the log is closed nevertheless. No sync may be in
         progress."""
         if self._is_closed:
             return
@@ -367,8 +367,8 @@ class TopicLog:
         try:
             if self.needs_sync:
                 self.sync()
-            if self._active is not None:
-                self._finalize(self._active)
+            for segment in self._segments:
+                self._finalize(segment)
         finally:
             self.discard()
 

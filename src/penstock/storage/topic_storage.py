@@ -8,7 +8,8 @@ reserved.
 
 Recovery of the segments:
 
-1. Remove unfinished files (`.new`) and index files without a segment.
+1. Remove unfinished files (`.new`). Remove an index file without a segment, too, and report it: it
+   proves that the segment was stored.
 2. If the index file covers the whole segment, do not read the segment.
 3. Scan other segments from the end of the part that the index file covers. After a crash these are
    the last segment and, if it was not synced yet, the one before it.
@@ -33,7 +34,6 @@ from penstock.storage.batch import (
     BadBytes,
     BatchHeader,
     ScanBuffer,
-    checksum_seed,
     maybe_segment_header,
     scan_batches,
 )
@@ -46,12 +46,12 @@ from penstock.storage.layout import (
     LOG_ID_BYTES,
     NEW_SUFFIX,
     Issue,
-    index_name,
     maybe_index_seq,
     maybe_segment_seq,
+    segment_name,
 )
 from penstock.storage.retention import LogSettings
-from penstock.storage.segment import Segment, read_checkpoint
+from penstock.storage.segment import Segment
 from penstock.storage.topic_log import ReserveSeqs, TopicLog
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "load_segments",
     "load_store",
     "maybe_log_id",
+    "missing_segment_issue",
 ]
 
 # Sequence numbers skipped after a power loss in a topic of format 1, which did not reserve its
@@ -181,16 +182,12 @@ def load_store(
     journal_issues = cursors.load(is_synced=last_shutdown is LastShutdown.CLEAN)
     known_id = cursors.log_id or maybe_log_id(pool.files, folder)
     log_id = known_id or pool.files.random_bytes(LOG_ID_BYTES)
-    loaded = load_segments(pool, folder, log_id)
+    loaded = load_segments(pool, folder, log_id, lost_power=lost_power)
     issues = loaded.issues + journal_issues
     if not cursors.has_journal:
         issues += _create_missing_journal(
             folder, cursors, log_id, loaded, unused_seq, lost_power=lost_power
         )
-    elif cursors.log_id is None:
-        # The journal is of format 1. Readers may store the id, so it must survive a power loss.
-        cursors.set_log_id(log_id)
-        cursors.sync()
     next_seq = max(loaded.next_seq, cursors.next_unused_seq)
     if known_id is None:
         reserve_seqs(next_seq)  # Format 1 did not.
@@ -198,6 +195,11 @@ def load_store(
         end = max(unused_seq, next_seq if known_id else next_seq + SKIPPED_SEQS)
         issues += _skip_seqs(folder, cursors, next_seq, end)
         next_seq = max(next_seq, cursors.next_unused_seq)
+    if cursors.log_id is None:
+        # The journal is of format 1. Readers may store the id, so it must survive a power loss. It
+        # is written after the skip: a start that finds it does not skip again.
+        cursors.set_log_id(log_id)
+        cursors.sync()
     stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
     if next_seq > max(stored_end, cursors.next_unused_seq):
         # Recovery removed an empty segment whose name was the only record of these numbers.
@@ -257,12 +259,14 @@ def initial_seq(wall_ns: int) -> int:
     return wall_ns // 1000
 
 
-def load_segments(pool: FilePool, folder: str, log_id: bytes) -> LoadedSegments:
-    """Load and repair the segments in a topic's folder. Raises OSError."""
-    seqs = _remove_unfinished_files(pool.files, folder)
+def load_segments(
+    pool: FilePool, folder: str, log_id: bytes, *, lost_power: bool
+) -> LoadedSegments:
+    """Load and repair the segments in a topic's folder. Raises OSError or StorageError."""
+    names = pool.files.list_names(folder)
+    seqs = [seq for name in names if (seq := maybe_segment_seq(name)) is not None]
     segments: list[Segment] = []
-    issues: list[Issue] = []
-    next_seq = 0
+    issues, next_seq = _remove_unfinished_files(pool, folder, log_id, lost_power=lost_power)
     is_tail_lost = False
     for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
         recovery = _SegmentRecovery(pool, folder, first_seq, limit_seq, log_id)
@@ -274,16 +278,44 @@ def load_segments(pool: FilePool, folder: str, log_id: bytes) -> LoadedSegments:
     return LoadedSegments(segments, issues, next_seq, is_tail_lost)
 
 
-def _remove_unfinished_files(files: Files, folder: str) -> list[int]:
-    """Remove unfinished files; return the segments' first sequence numbers, in order."""
-    names = files.list_names(folder)
-    seqs = [seq for name in names if (seq := maybe_segment_seq(name)) is not None]
-    kept = {index_name(seq) for seq in seqs}
+def _remove_unfinished_files(
+    pool: FilePool, folder: str, log_id: bytes, *, lost_power: bool
+) -> tuple[list[Issue], int]:
+    """Remove unfinished files, and index files without a segment. Returns the issues, and a number
+    above those of the missing messages."""
+    issues: list[Issue] = []
+    next_seq = 0
+    names = pool.files.list_names(folder)
     for name in names:
-        is_orphan = maybe_index_seq(name) is not None and name not in kept
-        if is_orphan or name.endswith(NEW_SUFFIX):
-            files.remove(f"{folder}/{name}")
-    return seqs
+        path = f"{folder}/{name}"
+        if name.endswith(NEW_SUFFIX):
+            pool.files.remove(path)
+        elif (first_seq := maybe_index_seq(name)) is not None and (
+            segment_name(first_seq) not in names
+        ):
+            checkpoint = Segment(pool, folder, first_seq, log_id).read_checkpoint()
+            if checkpoint is not None:
+                # A power loss can undo the removal of the index file alone.
+                missing = missing_segment_issue(
+                    folder, first_seq, checkpoint, is_damage=not lost_power
+                )
+                issues.append(missing)
+                next_seq = max(next_seq, checkpoint.next_seq)
+            pool.files.remove(path)
+    return issues, next_seq
+
+
+def missing_segment_issue(
+    folder: str, first_seq: int, checkpoint: Checkpoint, *, is_damage: bool
+) -> Issue:
+    """Report that a segment is missing whose index file exists."""
+    return Issue(
+        f"{folder}/{segment_name(first_seq)}",
+        "the segment is missing, but its index file exists",
+        is_damage=is_damage,
+        first_seq=first_seq,
+        end_seq=checkpoint.next_seq,
+    )
 
 
 def _remove_empty(segments: list[Segment]) -> list[Segment]:
@@ -301,7 +333,6 @@ class _SegmentRecovery:
     ) -> None:
         self.segment = Segment(pool, folder, first_seq, log_id)
         self._log_id = log_id
-        self._seed = checksum_seed(log_id)
         self.split_off: list[Segment] = []
         self.issues: list[Issue] = []
         self.next_seq = first_seq
@@ -314,9 +345,10 @@ class _SegmentRecovery:
 
     def run(self) -> None:
         segment = self.segment
-        checkpoint = read_checkpoint(self._pool.files, self._folder, segment.first_seq)
         size = segment.handle.open().size()
-        if segment.read_header() and checkpoint is not None and checkpoint.end <= size:
+        is_start_valid = segment.read_header()
+        checkpoint = self._maybe_checkpoint()
+        if is_start_valid and checkpoint is not None and checkpoint.end <= size:
             segment.restore(checkpoint)
             self.next_seq = segment.next_seq
         if segment.end < size:
@@ -325,10 +357,20 @@ class _SegmentRecovery:
         if checkpoint is not None and checkpoint.end > size:
             self._report_missing(size, checkpoint)
 
+    def _maybe_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint in the index file, unless it is impossible: an index file of format 1 does
+        not say to which segment it belongs, and one that a split left describes too much."""
+        checkpoint = self.segment.read_checkpoint()
+        if checkpoint is None or checkpoint.next_seq <= self.segment.first_seq:
+            return None
+        is_beyond = self._limit_seq is not None and checkpoint.next_seq > self._limit_seq
+        return None if is_beyond else checkpoint
+
     def _classify_batches(self, size: int) -> None:
         """Find the batches that stay, the batches that must move to a new segment, and bad
         bytes."""
-        for found in scan_batches(self.segment.handle.open(), self.segment.end, size, self._seed):
+        file = self.segment.handle.open()
+        for found in scan_batches(file, self.segment.end, size, self.segment.seed):
             if isinstance(found, BadBytes):
                 self._reject(found)
             elif found.header.first_seq < self.next_seq:
@@ -387,7 +429,7 @@ class _SegmentRecovery:
         path = segment.handle.path
         segment.handle.path = path + NEW_SUFFIX
         segment.handle.create()
-        buffer = ScanBuffer(self.segment.handle.open(), batches[-1].end, self._seed)
+        buffer = ScanBuffer(self.segment.handle.open(), batches[-1].end, self.segment.seed)
         for batch in batches:
             _, frames, attributes = buffer.read_batch(batch)
             segment.append(
