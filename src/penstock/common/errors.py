@@ -48,6 +48,7 @@ __all__ = [
     "ProtocolError",
     "QueueFullError",
     "RefusedError",
+    "ReplicationError",
     "StorageError",
     "TlsError",
     "UsageError",
@@ -187,6 +188,10 @@ class CorruptBatchError(StorageError):
 
 class LogClosedError(StorageError):
     """The log has been closed."""
+
+
+class ReplicationError(Error):
+    """A member cannot join, lead or follow; its data path was not changed."""
 
 
 class InternalError(StorageError):

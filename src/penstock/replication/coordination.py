@@ -1,0 +1,65 @@
+"""What replication needs from a coordination service: one record per node, changed by compare and
+swap, and one entry per running member, which disappears soon after the member has stopped.
+
+`penstock.replication.etcd` implements it with etcd; the simulation has a version in memory. All
+methods return at once, and results arrive as calls in the thread of the event loop, so that the
+simulation can delay, reorder and lose them.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from penstock.replication.node_record import MemberAddress, NodeRecord
+
+__all__ = ["ClusterView", "Coordinator", "ViewListener", "WriteResult"]
+
+
+class ClusterView(NamedTuple):
+    """What the service knows about one node. Views arrive in the order of their revisions."""
+
+    record: NodeRecord | None
+    """None if the node has never had a leader."""
+    revision: int
+    """Of the record; it grows with every change of the record. 0 if there is no record."""
+    alive: dict[str, MemberAddress]
+    """The running members by name."""
+
+
+class WriteResult(Enum):
+    """Result of a compare and swap."""
+
+    STORED = auto()
+    CONFLICT = auto()  # The record had changed: nothing was stored.
+    UNKNOWN = auto()  # No answer: it may or may not have been stored. A later view tells.
+
+
+class ViewListener(Protocol):
+    """Receives what the service reports."""
+
+    def on_view(self, view: ClusterView) -> None:
+        """The record or the set of running members has changed, or the connection was made."""
+
+    def on_connection(self, *, is_connected: bool) -> None:
+        """The connection to the service was made or lost. While it is lost, views may be old."""
+
+
+class Coordinator(Protocol):
+    """A connection to the service, for one node."""
+
+    def start(self, listener: ViewListener) -> None:
+        """Start to watch. The listener gets a view soon, and then one after each change."""
+
+    def write(
+        self, record: NodeRecord, expected_revision: int, done: Callable[[WriteResult], None]
+    ) -> None:
+        """Store the record if its revision is still the expected one; 0 expects that there is
+        none."""
+
+    def announce(self, address: MemberAddress) -> None:
+        """Keep an entry for this member until `close`, or replace its content. If another process
+        holds the entry of the same member, wait until it has gone; `ClusterView.alive` shows whose
+        entry it is."""
+
+    async def close(self) -> None:
+        """Remove the member's entry and stop."""

@@ -1,0 +1,185 @@
+"""The record of a replicated node: who leads it, and who is in sync. Pure.
+
+A node is a data path that several members hold copies of. etcd holds one record per node, as JSON:
+
+    {"node_uuid": "5f0c...", "epoch": 7, "leader": "a",
+     "in_sync": [{"member": "a", "incarnation": "9"}, {"member": "b", "incarnation": "0"}],
+     "members": ["a", "b", "c"], "preferred_leader": null, "format": 1}
+
+Every change is computed by a function of this module from the record that was read, and is stored
+only if the record has not changed meanwhile. So the rules below hold whatever the order of events:
+
+* A new leader gets an epoch that no leader had before. Also a leader that restarts does: so one
+  epoch has one writer.
+* Only a member that is in sync, with the same incarnation, becomes leader. It has every
+  acknowledged message.
+* Only the leader changes who is in sync, and it is always in sync itself.
+
+An incarnation is a random id that a member keeps as long as its copy is complete. A member whose
+machine went down without a clean stop may have lost writes. It takes a new incarnation, and is then
+no longer in sync, whatever the record says.
+"""
+
+import msgspec
+
+from penstock.common.errors import ReplicationError
+
+__all__ = [
+    "FORMAT",
+    "InSyncMember",
+    "MemberAddress",
+    "NodeRecord",
+    "add_in_sync",
+    "add_member",
+    "claim_leadership",
+    "create_record",
+    "decode_record",
+    "encode_record",
+    "force_leader",
+    "prefer_leader",
+    "remove_in_sync",
+    "remove_member",
+]
+
+FORMAT = 1
+
+
+class InSyncMember(msgspec.Struct, frozen=True):
+    """A member that has every acknowledged message, as long as it keeps this incarnation."""
+
+    member: str
+    incarnation: str
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of the record."""
+
+    node_uuid: str
+    """Random; the data paths of all members contain it, so that a foreign one is recognised."""
+    epoch: int
+    leader: str
+    in_sync: tuple[InSyncMember, ...]
+    """The leader and the followers that must have a message before it is acknowledged."""
+    members: tuple[str, ...]
+    """All members that ever joined and were not removed, sorted."""
+    preferred_leader: str | None = None
+    format: int = FORMAT
+
+    def is_in_sync(self, member: str, incarnation: str) -> bool:
+        """Whether a member may become leader."""
+        return InSyncMember(member, incarnation) in self.in_sync
+
+    @property
+    def in_sync_members(self) -> frozenset[str]:
+        """Names of the members that are in sync."""
+        return frozenset(each.member for each in self.in_sync)
+
+
+class MemberAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a running member can be reached. It disappears soon after the member has stopped."""
+
+    member: str
+    session: str
+    """Random for each start of the process: tells two processes with the same name apart."""
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    is_leaving: bool = False
+    """The member is being stopped: another one should lead."""
+
+
+_decoder = msgspec.json.Decoder(NodeRecord)
+
+
+def encode_record(record: NodeRecord) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def decode_record(data: bytes) -> NodeRecord:
+    """Raises ReplicationError if the record is not valid, or of a later release."""
+    try:
+        found_format = msgspec.json.decode(data, type=dict[str, object]).get("format")
+        if isinstance(found_format, int) and found_format > FORMAT:
+            raise ReplicationError(
+                f"the cluster has format {found_format}, written by a newer version; "
+                f"this one supports up to {FORMAT}"
+            )
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ReplicationError(f"etcd contains an invalid record: {error}") from error
+
+
+# Changes
+
+
+def create_record(node_uuid: str, member: str, incarnation: str) -> NodeRecord:
+    """The first record of a node, led by its first member."""
+    return NodeRecord(
+        node_uuid=node_uuid,
+        epoch=1,
+        leader=member,
+        in_sync=(InSyncMember(member, incarnation),),
+        members=(member,),
+    )
+
+
+def add_member(record: NodeRecord, member: str) -> NodeRecord:
+    """A member joins. It is not in sync yet."""
+    members = tuple(sorted({*record.members, member}))
+    return msgspec.structs.replace(record, members=members)
+
+
+def claim_leadership(record: NodeRecord, member: str, incarnation: str) -> NodeRecord:
+    """A member becomes leader, with a new epoch. Raises ReplicationError if it is not in sync."""
+    if not record.is_in_sync(member, incarnation):
+        raise ReplicationError(f"{member} is not in sync and cannot lead")
+    return msgspec.structs.replace(record, leader=member, epoch=record.epoch + 1)
+
+
+def add_in_sync(record: NodeRecord, member: str, incarnation: str) -> NodeRecord:
+    """A follower has caught up."""
+    others = tuple(each for each in record.in_sync if each.member != member)
+    added = InSyncMember(member, incarnation)
+    return msgspec.structs.replace(record, in_sync=(*others, added))
+
+
+def remove_in_sync(record: NodeRecord, members: frozenset[str]) -> NodeRecord:
+    """Followers no longer have every acknowledged message. The leader is never removed."""
+    removed = members - {record.leader}
+    kept = tuple(each for each in record.in_sync if each.member not in removed)
+    return msgspec.structs.replace(record, in_sync=kept)
+
+
+def prefer_leader(record: NodeRecord, member: str) -> NodeRecord:
+    """Ask for another leader. It takes over once it is in sync. Raises ReplicationError."""
+    if member not in record.members:
+        raise ReplicationError(f"{member} is not a member; members: {', '.join(record.members)}")
+    return msgspec.structs.replace(record, preferred_leader=member)
+
+
+def remove_member(record: NodeRecord, member: str) -> NodeRecord:
+    """Remove a member that will not return. Raises ReplicationError."""
+    if member not in record.members:
+        raise ReplicationError(f"{member} is not a member; members: {', '.join(record.members)}")
+    if member == record.leader:
+        raise ReplicationError(f"{member} is the leader; move the leadership to another member")
+    return msgspec.structs.replace(
+        record,
+        members=tuple(each for each in record.members if each != member),
+        in_sync=tuple(each for each in record.in_sync if each.member != member),
+        preferred_leader=None if record.preferred_leader == member else record.preferred_leader,
+    )
+
+
+def force_leader(record: NodeRecord, member: str, incarnation: str) -> NodeRecord:
+    """Make a member the leader although it may lack acknowledged messages. It alone is in sync
+    then; the others follow it, and cut what it does not have. Raises ReplicationError."""
+    if member not in record.members:
+        raise ReplicationError(f"{member} is not a member; members: {', '.join(record.members)}")
+    return msgspec.structs.replace(
+        record,
+        leader=member,
+        epoch=record.epoch + 1,
+        in_sync=(InSyncMember(member, incarnation),),
+    )
