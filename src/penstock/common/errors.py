@@ -23,6 +23,9 @@
         CorruptBatchError  bytes on disk differ from those written
         LogClosedError     the log was used after it was closed
         InternalError      a bug in Penstock prevented a write
+      ReplicationError     a member cannot join, lead or follow
+        EtcdError          etcd cannot be reached, or a request to it failed
+          EtcdAccessError  etcd rejects the user, the password or the access to a key
 
 The text of an `Error` is written for the user and printed alone on a line.
 """
@@ -36,6 +39,8 @@ __all__ = [
     "CorruptStreamError",
     "DataPathError",
     "Error",
+    "EtcdAccessError",
+    "EtcdError",
     "HttpRequestError",
     "InternalError",
     "LakeError",
@@ -192,6 +197,14 @@ class LogClosedError(StorageError):
 
 class ReplicationError(Error):
     """A member cannot join, lead or follow; its data path was not changed."""
+
+
+class EtcdError(ReplicationError):
+    """A request to etcd failed. If the request changes something, it may have been executed."""
+
+
+class EtcdAccessError(EtcdError):
+    """etcd rejects the user, the password or the access to a key; the request was not executed."""
 
 
 class InternalError(StorageError):

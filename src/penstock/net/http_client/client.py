@@ -3,12 +3,14 @@
     client = HttpClient(connect_timeout_seconds=2, request_timeout_seconds=5)
     stats = await client.get_json("http://127.0.0.1:4151/stats?format=json", StatsResponse)
 
-Every failure is an `HttpRequestError`. Time and size of a response are limited. Redirects are not
-followed, and proxies are not used.
+Every failure is an `HttpRequestError`. Time and size of a response are limited, except those of a
+`stream`. Redirects are not followed, and proxies are not used.
 """
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar, cast
@@ -30,9 +32,13 @@ from penstock.net.http_client.messages import (
     require_ok,
 )
 
-__all__ = ["HttpClient"]
+__all__ = ["HttpClient", "ResponseStream"]
 
 T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.Protocol)
+
+# While this much of a stream has not been read, nothing more is received.
+STREAM_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +120,30 @@ class HttpClient:
         """Like `call` with GET; returns the body decoded as a `type` of msgspec."""
         return decode_reply(url, await self.ask("GET", url, headers=headers), type)
 
+    @asynccontextmanager
+    async def stream(
+        self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
+    ) -> AsyncIterator["ResponseStream"]:
+        """Sends a request, and yields the response, whatever its status, once its headers have
+        arrived. The request timeout limits the wait for them; the body may take any time. The
+        connection is new, and is closed at the end of the block. Raises HttpRequestError."""
+        target = HttpTarget(url)
+        request = target.request(method, headers, body)
+        connection = None
+        try:
+            try:
+                async with asyncio.timeout(self.request_timeout_seconds):
+                    connection = await self._connect(target, _StreamConnection)
+                    await connection.send(request)
+            except TimeoutError:
+                raise target.error("timed out", timed_out=True) from None
+            except ResponseError as error:
+                raise target.error(str(error), timed_out=error.timed_out) from None
+            yield ResponseStream(target, connection)
+        finally:
+            if connection is not None:
+                connection.close()
+
     def close(self) -> None:
         """Closes the idle connections. The client can still be used."""
         self._idle.close()
@@ -129,7 +159,7 @@ class HttpClient:
                 is_repeatable = method in IDEMPOTENT_METHODS or self.repeats_posts
                 if not is_repeatable or parser.received_bytes:
                     raise
-        connection = await self._connect(target)
+        connection = await self._connect(target, _Connection)
         return await self._send(connection, target, request, parser)
 
     async def _send(
@@ -143,7 +173,7 @@ class HttpClient:
             else:
                 connection.close()
 
-    async def _connect(self, target: HttpTarget) -> "_Connection":
+    async def _connect(self, target: HttpTarget, make_connection: Callable[[], P]) -> P:
         context = None
         if target.is_secure:
             # In a thread: loading the system's certificates blocks for milliseconds.
@@ -152,13 +182,33 @@ class HttpClient:
         try:
             async with asyncio.timeout(self.connect_timeout_seconds):
                 _, connection = await loop.create_connection(
-                    _Connection, target.host, target.port, ssl=context
+                    make_connection, target.host, target.port, ssl=context
                 )
         except TimeoutError:
             raise ResponseError("timed out while connecting", timed_out=True) from None
         except (OSError, UnicodeError) as error:
             raise ResponseError(describe_error(error)) from None
         return connection
+
+
+class ResponseStream:
+    """A response whose body is read as it arrives."""
+
+    def __init__(self, target: HttpTarget, connection: "_StreamConnection") -> None:
+        self._target = target
+        self._connection = connection
+
+    @property
+    def status(self) -> int:
+        return self._connection.parser.status
+
+    async def read(self) -> bytes:
+        """The data that has arrived, or else the next to arrive; empty at the end of the response.
+        If the call is cancelled, no data is lost. Raises HttpRequestError."""
+        try:
+            return await self._connection.read()
+        except ResponseError as error:
+            raise self._target.error(str(error)) from None
 
 
 class _Connection(asyncio.Protocol):
@@ -226,3 +276,71 @@ class _Connection(asyncio.Protocol):
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(error)
             self._reply.exception()  # A caller that was cancelled does not retrieve it.
+
+
+class _StreamConnection(asyncio.Protocol):
+    """A connection for one request, whose response is read as it arrives."""
+
+    def __init__(self) -> None:
+        self.parser = ResponseParser()
+        self._unread_bytes = 0
+        self._is_paused = False
+        self._error: ResponseError | None = None
+        self._progress = asyncio.Event()
+
+    async def send(self, request: bytes) -> None:
+        """Returns when the headers of the response have arrived. Raises ResponseError."""
+        self._transport.write(request)
+        while not self.parser.has_head:
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Empty at the end of the response. Raises ResponseError."""
+        while not self.parser.body_parts and not self.parser.is_complete:
+            await self._wait()
+        data = b"".join(self.parser.body_parts)
+        self.parser.body_parts.clear()
+        self._unread_bytes = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return data
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    async def _wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._progress.clear()
+        await self._progress.wait()
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed(data)
+        except ResponseError as error:
+            self._fail(error)
+        self._unread_bytes += len(data)
+        if self._unread_bytes > STREAM_BYTES_MAX and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._progress.set()
+
+    def eof_received(self) -> None:
+        try:
+            self.parser.feed_eof()
+        except ResponseError as error:
+            self._fail(error)
+        self._progress.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(ResponseError(f"{ENDED_EARLY}: {describe_error(exc)}" if exc else ENDED_EARLY))
+
+    def _fail(self, error: ResponseError) -> None:
+        self._error = self._error or error
+        self._progress.set()
