@@ -8,11 +8,12 @@ from penstock.storage.files import BackgroundRemover, Files, RealFiles
 from penstock.storage.fsync import GroupCommit
 from penstock.storage.index import DeferredBatch
 from penstock.storage.layout import Issue
+from penstock.storage.observer import StoreObserver
 from penstock.storage.progress import Progress, RangeSet, RetryState, to_ranges
-from penstock.storage.reader import LogReader, ReadJob, TrimmedError
+from penstock.storage.reader import LogReader, ReadJob
 from penstock.storage.retention import LogSettings, Retention
-from penstock.storage.segment import Run, SegmentInfo
-from penstock.storage.topic_log import READ_BYTES, TopicLog
+from penstock.storage.segment import Run, SegmentExtent, SegmentInfo
+from penstock.storage.topic_log import READ_BYTES, TopicLog, TrimmedError
 from penstock.storage.topic_storage import TopicStore, close_stores
 
 __all__ = [
@@ -33,7 +34,9 @@ __all__ = [
     "Retention",
     "RetryState",
     "Run",
+    "SegmentExtent",
     "SegmentInfo",
+    "StoreObserver",
     "StoredBatch",
     "TopicLog",
     "TopicStore",

@@ -66,6 +66,7 @@ from penstock.storage.layout import LOG_ID_BYTES, Issue
 
 __all__ = [
     "HEADER_BYTES",
+    "HEADER_BYTES_MAX",
     "MAGIC",
     "SCAN_BYTES",
     "SEGMENT_HEADER_BYTES",
@@ -97,7 +98,7 @@ VERSION = 2
 SEGMENT_HEADER_BYTES = 40
 HEADER_BYTES = 56
 _LONG_HEADER_BYTES = 64
-_HEADER_BYTES_MAX = 1024
+HEADER_BYTES_MAX = 1024
 
 _HAS_ATTRIBUTES = 1
 _REQUIRED_FLAGS = 0x0F
@@ -265,7 +266,7 @@ def _decode_format_1(checked: bytes, position: int) -> BatchHeader:
 def _decode_long_header(data: bytes, at: int, position: int, seed: int) -> BatchHeader:
     version, flags, header_size = _KIND.unpack_from(data, at + _CHECKED_AT)
     checked = data[at + _CHECKED_AT : at + header_size]
-    if HEADER_BYTES <= header_size <= _HEADER_BYTES_MAX and at + header_size > len(data):
+    if HEADER_BYTES <= header_size <= HEADER_BYTES_MAX and at + header_size > len(data):
         raise _IncompleteHeaderError("incomplete header")
     if crc32c_extend(seed, checked) != _CRC.unpack_from(data, at + 4)[0]:
         raise CorruptBatchError("the header does not match its checksum")
@@ -344,7 +345,7 @@ def read_piece(file: File, position: int, end: int, max_bytes: int, seed: int | 
     try:
         batch = decode_header(piece, 0, position, seed)
     except _IncompleteHeaderError:
-        piece = file.read(position, min(_HEADER_BYTES_MAX, end - position))
+        piece = file.read(position, min(HEADER_BYTES_MAX, end - position))
         batch = decode_header(piece, 0, position, seed)
     if batch.end > position + len(piece):
         piece = file.read(position, batch.end - position)
@@ -448,7 +449,7 @@ class ScanBuffer:
 
     def read_header(self, position: int) -> BatchHeader:
         """Read the header at `position`. Raises CorruptBatchError if it is not valid."""
-        return decode_header(self.read(position, _HEADER_BYTES_MAX), 0, position, self._seed)
+        return decode_header(self.read(position, HEADER_BYTES_MAX), 0, position, self._seed)
 
     def read_batch(self, batch: BatchHeader) -> StoredBatch:
         """Read and verify a batch. Raises CorruptBatchError."""

@@ -14,7 +14,7 @@ lost.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage.cursor_journal import (
@@ -45,6 +45,7 @@ from penstock.storage.files import (
 from penstock.storage.fsync import FsyncJob, JournalFsync, fsync_now
 from penstock.storage.layout import CURSORS_BAD_NAME, Issue, cursors_name, maybe_generation
 from penstock.storage.progress import Progress, RangeSet, RetryState, to_ranges
+from penstock.storage.topic_log import TrimmedError
 
 __all__ = ["Cursors", "JournalFiles", "current_generation", "read_journals"]
 
@@ -57,8 +58,12 @@ _COMPACT_RATIO = 4
 class Cursors:
     """The progress of every channel of a topic."""
 
-    def __init__(self, pool: FilePool, folder: str) -> None:
-        """Call `create_journal` or `load` next."""
+    def __init__(self, pool: FilePool, folder: str, epoch: int = 0) -> None:
+        """Call `create_journal` or `load` next. `epoch` is stored with every record; it is 0
+        without replication."""
+        self.on_write: Callable[[], None] | None = None
+        """Called after each record and each new generation."""
+        self._epoch = epoch
         self._folder = folder
         self._files = JournalFiles(pool, folder)
         self._state = CursorState()
@@ -97,6 +102,25 @@ class Cursors:
     def has_journal(self) -> bool:
         """Whether `load` found a journal or `create_journal` created one."""
         return self._has_records or self._files.has_current
+
+    @property
+    def generation(self) -> int:
+        """Number of the journal file that grows."""
+        return self._files.generation
+
+    @property
+    def journal_end(self) -> int:
+        """Size of the valid part of that file in bytes."""
+        return self._files.end
+
+    def read_raw(self, generation: int, position: int, max_bytes: int) -> bytes:
+        """Read bytes of the journal file, as they are: at most `max_bytes`, and none beyond
+        `journal_end`. Raises StorageError; TrimmedError if the generation is no longer used."""
+        self._check_open()
+        try:
+            return self._files.read_raw(generation, position, max_bytes)
+        except OSError as error:
+            raise storage_error("read from", self._folder, error) from error
 
     @property
     def has_unflushed(self) -> bool:
@@ -229,10 +253,11 @@ class Cursors:
 
         Progress in a damaged record is lost: its messages are delivered again. If there are issues,
         or if the last run did not fsync the journal (`is_synced` is false), the journal is written
-        anew if possible. If there is no
-        valid record, call `create_journal` next.
+        anew if possible. With replication this is always done: all records of a generation have one
+        epoch, and each start has a new one. If there is no valid record, call `create_journal`
+        next.
         """
-        records, issues = self._files.load(is_synced=is_synced)
+        records, issues = self._files.load(may_append=is_synced and not self._epoch)
         for record in records:
             for change in record.changes:
                 self._state.apply(change)
@@ -255,7 +280,7 @@ class Cursors:
         """Write one record with the changes. If a new generation is due, write a snapshot and
         the `unapplied` changes instead."""
         self._check_open()
-        record = encode_record(changes, self._record_number + 1)
+        record = encode_record(changes, self._record_number + 1, self._epoch)
         try:
             if self._files.has_room(record):
                 self._files.append(record)
@@ -265,10 +290,13 @@ class Cursors:
                 self._start_generation(unapplied)
         except OSError as error:
             raise storage_error("write to", self._folder, error) from error
+        if self.on_write is not None:
+            self.on_write()
 
     def _start_generation(self, unapplied: list[JournalChange]) -> None:
         changes = [*self._state.snapshot(), *unapplied]
-        self._files.start_generation(encode_record(changes, self._record_number + 1))
+        record = encode_record(changes, self._record_number + 1, self._epoch)
+        self._files.start_generation(record)
         self._record_number += 1
         self._is_synced = False
 
@@ -299,7 +327,10 @@ class JournalFiles:
         self._folder = folder
         self._newest = 0
         self._current: Handle | None = None
-        self._end = 0
+        self.generation = 0
+        """The generation that records were last written to."""
+        self.end = 0
+        """End of its records."""
         self._compact_at = 0
         self._new_file_count = 0  # files created since the folders were last synced
         self._stale: list[str] = []
@@ -310,14 +341,13 @@ class JournalFiles:
         """Whether there is a generation for appends."""
         return self._current is not None
 
-    def load(self, *, is_synced: bool) -> tuple[list[JournalRecord], list[Issue]]:
+    def load(self, *, may_append: bool) -> tuple[list[JournalRecord], list[Issue]]:
         """Read the newest generation with a complete snapshot; return its records and the issues
         found. Raises OSError.
 
-        If it has no issues, `is_synced` is true, and all its records have the current version, new
-        records are appended to it; otherwise the next write starts a new generation. `is_synced`
-        tells whether the last run fsynced the journal. Damaged bytes are saved to another file; the
-        records after them are valid.
+        If it has no issues, `may_append` is true, and all its records have the current version, new
+        records are appended to it; otherwise the next write starts a new generation. Damaged bytes
+        are saved to another file; the records after them are valid.
         """
         journals = read_journals(self._pool.files, self._folder)
         if not journals:
@@ -328,10 +358,10 @@ class JournalFiles:
         bad = [found for found in journals[chosen] if isinstance(found, BadJournalRecord)]
         self._stale = [self._path(generation) for generation in journals]
         is_current_format = all(record.version == VERSION for record in records)
-        if records and not bad and chosen == self._newest and is_synced and is_current_format:
+        if records and not bad and chosen == self._newest and may_append and is_current_format:
             self._stale.remove(self._path(chosen))
-            self._set_current(self._pool.handle(self._path(chosen)), records[0].end)
-            self._end = records[-1].end
+            self._set_current(chosen, self._pool.handle(self._path(chosen)), records[0].end)
+            self.end = records[-1].end
         self._save_damaged_bytes(chosen, [found for found in bad if not found.is_leftover])
         issues = [found.to_issue(self._path(chosen)) for found in bad]
         if chosen != self._newest:
@@ -341,20 +371,27 @@ class JournalFiles:
 
     def has_room(self, record: bytes) -> bool:
         """Whether a record can be appended; otherwise a new generation is due."""
-        return self._current is not None and self._end + len(record) <= self._compact_at
+        return self._current is not None and self.end + len(record) <= self._compact_at
 
     def append(self, record: bytes) -> None:
         """Append a record with one write. If it raises OSError, nothing was added."""
         assert self._current is not None
         file = self._current.file or self._current.open()
         try:
-            self._end += write_all(file, [record], self._end)
+            self.end += write_all(file, [record], self.end)
         except OSError:
             try:
-                file.truncate(self._end)
+                file.truncate(self.end)
             except OSError:
                 self.abandon_current()
             raise
+
+    def read_raw(self, generation: int, position: int, max_bytes: int) -> bytes:
+        """Read bytes of the current generation, as they are. Raises OSError or TrimmedError."""
+        if self._current is None or generation != self.generation:
+            raise TrimmedError(f"{self._path(generation)} is no longer used")
+        file = self._current.file or self._current.open()
+        return file.read(position, max(min(max_bytes, self.end - position), 0))
 
     def start_generation(self, snapshot: bytes) -> None:
         """Start a new generation. If it raises OSError, the old one stays current if possible."""
@@ -366,8 +403,8 @@ class JournalFiles:
             self._discard_generation(handle)
             raise
         self.abandon_current()
-        self._set_current(handle, len(snapshot))
-        self._end = len(snapshot)
+        self._set_current(self._newest, handle, len(snapshot))
+        self.end = len(snapshot)
         self._new_file_count += 1
 
     def abandon_current(self) -> None:
@@ -402,8 +439,9 @@ class JournalFiles:
         if self._current is not None:
             self._current.close()
 
-    def _set_current(self, handle: Handle, snapshot_bytes: int) -> None:
+    def _set_current(self, generation: int, handle: Handle, snapshot_bytes: int) -> None:
         self._current = handle
+        self.generation = generation
         self._compact_at = max(_COMPACT_BYTES, _COMPACT_RATIO * snapshot_bytes)
 
     def _discard_generation(self, handle: Handle) -> None:

@@ -62,6 +62,7 @@ from penstock.storage.layout import (
     maybe_shard,
     removed_name,
 )
+from penstock.storage.observer import StoreObserver
 from penstock.storage.retention import LogSettings
 from penstock.storage.topic_storage import (
     LastShutdown,
@@ -187,9 +188,13 @@ class DataPath:
         remover: Remover,
         lock: Lock,
         format_file: FormatFile,
+        epoch: int = 0,
+        observer: StoreObserver | None = None,
     ) -> None:
         """`format_file` is the one that the last run left, with a node id."""
         self.path = path
+        self._epoch = epoch
+        self._observer = observer
         self._settings = settings
         self._files = files
         self._lock = lock
@@ -215,11 +220,15 @@ class DataPath:
         settings: LogSettings,
         files: Files = REAL_FILES,
         remover: Remover | None = None,
+        *,
+        epoch: int = 0,
+        observer: StoreObserver | None = None,
     ) -> "DataPath":
         """Lock an existing folder and, if necessary, make it a data path.
 
         `remover` removes files that are no longer needed; by default they are removed immediately.
-        If it raises DataPathError, it has changed nothing.
+        With replication, `epoch` is above 0 and above that of every earlier run; it is stored with
+        every batch and every journal record. If it raises DataPathError, it has changed nothing.
         """
         remover = remover or ImmediateRemover(files)
         lock = lock_data_path(path, files)
@@ -231,7 +240,7 @@ class DataPath:
             elif format_file.node_id is None:
                 shard = maybe_shard(path.rpartition("/")[2]) or 0
                 format_file = format_file._replace(node_id=former_node_id(shard))
-            data_path = cls(path, settings, files, remover, lock, format_file)
+            data_path = cls(path, settings, files, remover, lock, format_file, epoch, observer)
             data_path._prepare()
         except BaseException:
             lock.close()
@@ -270,6 +279,9 @@ class DataPath:
             )
         self._stores[name] = store
         self._set_recovered(name)
+        if self._observer is not None:
+            store.observe(self._observer)
+            self._observer.topic_created(name, store)
         return store, issues
 
     def remove_topic(self, name: str) -> None:
@@ -287,6 +299,8 @@ class DataPath:
                 self._unused_seq = max(self._unused_seq, store.log.next_seq)
             self._removal_number += 1
             self._topics.discard(name)
+            if self._observer is not None:
+                self._observer.topic_removed(name, "" if store is None else store.log.log_id)
             self._files.sync_folder(self._topics_path)
             self._set_recovered(name)
             self._remover.remove_folder(removed)
@@ -393,15 +407,25 @@ class DataPath:
         if name in self._topics:
             return load_store(
                 self._pool,
+                name,
                 folder,
                 self._settings,
                 unused_seq,
                 self._reserve_seqs,
                 self._last_shutdown,
+                self._epoch,
             )
         self._files.make_folder(folder)
         self._topics.add(name)
-        store = create_store(self._pool, folder, self._settings, unused_seq, self._reserve_seqs)
+        store = create_store(
+            self._pool,
+            name,
+            folder,
+            self._settings,
+            unused_seq,
+            self._reserve_seqs,
+            self._epoch,
+        )
         return store, []
 
 

@@ -9,7 +9,7 @@ If a later segment is trimmed, it raises `TrimmedError`. So the result has only 
 in the log when the reader was created, or that damage causes.
 """
 
-from penstock.common.errors import CorruptBatchError, LogClosedError, StorageError
+from penstock.common.errors import CorruptBatchError, LogClosedError
 from penstock.storage.attributes import decode_attributes, encode_attributes
 from penstock.storage.batch import (
     HEADER_BYTES,
@@ -20,13 +20,9 @@ from penstock.storage.batch import (
 )
 from penstock.storage.files import File, storage_error
 from penstock.storage.segment import Segment
-from penstock.storage.topic_log import TopicLog
+from penstock.storage.topic_log import TopicLog, TrimmedError
 
-__all__ = ["LogReader", "ReadJob", "TrimmedError"]
-
-
-class TrimmedError(StorageError):
-    """The messages to read next were deleted meanwhile."""
+__all__ = ["LogReader", "ReadJob"]
 
 
 class ReadJob:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from penstock.common.errors import CorruptBatchError, StorageError
 from penstock.storage.batch import (
     HEADER_BYTES,
+    HEADER_BYTES_MAX,
     MAGIC,
     SCAN_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -23,6 +24,7 @@ from penstock.storage.batch import (
     StoredBatch,
     checksum_seed,
     complete_batches,
+    decode_header,
     encode_batch,
     encode_segment_header,
     find_seed,
@@ -47,7 +49,7 @@ from penstock.storage.index import (
 )
 from penstock.storage.layout import Issue, index_name, segment_name
 
-__all__ = ["Run", "Segment", "SegmentInfo"]
+__all__ = ["Run", "Segment", "SegmentExtent", "SegmentInfo"]
 
 # Space that is preallocated for the next appends.
 _RESERVE_BYTES = 4 * 1024 * 1024
@@ -86,6 +88,17 @@ class SegmentInfo(NamedTuple):
     last_timestamp_ns: int
 
 
+class SegmentExtent(NamedTuple):
+    """The bytes and messages of a segment, for comparing copies of a log."""
+
+    first_seq: int
+    epoch: int
+    """Epoch of the first batch; 0 if there is none, or if the segment has format 1."""
+    end: int
+    """Size of the valid part of the file in bytes."""
+    next_seq: int
+
+
 class Segment:
     """A segment of a log. One thread owns it."""
 
@@ -108,6 +121,8 @@ class Segment:
         self._log_seed = checksum_seed(log_id)
         self.seed: int | None = self._log_seed
         """The `checksum_seed` of its batches; None for a segment of format 1."""
+        self._epoch: int | None = None
+        """Epoch of the first batch; None if it must be read from the file."""
         self._files: Files = pool.files
         self._remover = pool.remover
         self._index_path = f"{folder}/{index_name(first_seq)}"
@@ -127,6 +142,17 @@ class Segment:
         return SegmentInfo(
             self.first_seq, self.next_seq, self.end, self.first_timestamp_ns, self.last_timestamp_ns
         )
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the first batch, read from the file at first use; 0 if there is none, or if the
+        segment has format 1. Raises OSError or CorruptBatchError."""
+        if self.is_empty or self.is_format_1:
+            return 0
+        if self._epoch is None:
+            start = self.handle.open().read(SEGMENT_HEADER_BYTES, HEADER_BYTES_MAX)
+            self._epoch = decode_header(start, 0, SEGMENT_HEADER_BYTES, self.seed).epoch
+        return self._epoch
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -174,6 +200,7 @@ class Segment:
         if not position:
             parts = encode_segment_header(self.log_id, first_seq), *parts
             size += SEGMENT_HEADER_BYTES
+            self._epoch = epoch
         end = position + size
         file = self.handle.file or self.handle.open()
         if end > self._preallocated_end:
@@ -286,6 +313,14 @@ class Segment:
         if runs:
             self._remember_position(runs[-1].next_seq, batch.end)
         return runs
+
+    def read_raw(self, position: int, max_bytes: int) -> bytes:
+        """Read bytes of the file as they are, at most up to `end`. Raises OSError."""
+        size = min(max_bytes, self.end - position)
+        if size <= 0:
+            return b""
+        file = self.handle.file or self.handle.open()
+        return file.read(position, size)
 
     def seq_at_time(self, timestamp_ns: int) -> int:
         """First message of the first batch stored at or after this time; `next_seq` if there is

@@ -27,9 +27,9 @@ from penstock.storage.fsync import FsyncJob, LogFsync, fsync_now
 from penstock.storage.index import DeferredBatch
 from penstock.storage.layout import Issue
 from penstock.storage.retention import LogSettings, Retention
-from penstock.storage.segment import Run, Segment, SegmentInfo
+from penstock.storage.segment import Run, Segment, SegmentExtent, SegmentInfo
 
-__all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "ReserveSeqs", "TopicLog"]
+__all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "ReserveSeqs", "TopicLog", "TrimmedError"]
 
 ReserveSeqs = Callable[[int], None]
 """Records durably that all sequence numbers below the given one may be used. Raises OSError."""
@@ -47,6 +47,10 @@ _FRAME_BYTES_MIN = 4
 _PROBE = bytes(4096)
 
 
+class TrimmedError(StorageError):
+    """The data to read next was deleted meanwhile."""
+
+
 class TopicLog:
     """The log of one topic."""
 
@@ -59,11 +63,16 @@ class TopicLog:
         segments: list[Segment],
         next_seq: int,
         reserve_seqs: ReserveSeqs,
+        epoch: int = 0,
     ) -> None:
         """Create a log from loaded segments. `next_seq` is the number of the next message.
-        `reserve_seqs` is called before numbers are used."""
-        self.epoch = 0
-        """Stored with every batch. Only replication uses another one than 0."""
+        `reserve_seqs` is called before numbers are used. `epoch` is 0 without replication."""
+        self.epoch = epoch
+        """Stored with every batch."""
+        self.on_append: Callable[[], None] | None = None
+        """Called after each append."""
+        self.on_segment_removed: Callable[[int], None] | None = None
+        """Called with `first_seq` of each segment that was trimmed."""
         self._log_id_bytes = log_id
         self._reserve_seqs = reserve_seqs
         self.log_id = log_id.hex()
@@ -82,7 +91,8 @@ class TopicLog:
         self._segments = segments
         last = segments[-1] if segments else None
         can_grow = last is not None and not last.is_format_1 and last.next_seq == next_seq
-        self._active = last if can_grow else None
+        # With replication, all batches of a segment have one epoch, and each start has a new one.
+        self._active = last if can_grow and not epoch else None
         """The segment for appends, always the last one; None if the next append starts a new
         segment."""
         self._writable: Segment | None = None
@@ -164,6 +174,8 @@ class TopicLog:
             )
         except OSError as error:
             raise self._record_write_error(error) from error
+        if self.on_append is not None:
+            self.on_append()
         return size
 
     def read(self, seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
@@ -183,6 +195,30 @@ class TopicLog:
             if runs:
                 return runs
         return []
+
+    def segments_info(self) -> list[SegmentExtent]:
+        """The epoch and the extent of every segment, in order. Raises StorageError."""
+        return [
+            SegmentExtent(each.first_seq, self._epoch_of(each), each.end, each.next_seq)
+            for each in self._segments
+        ]
+
+    def read_raw(self, first_seq: int, position: int, max_bytes: int) -> bytes:
+        """Read bytes of the segment that begins at `first_seq`, as they are in its file: at most
+        `max_bytes`, and none beyond the valid end.
+
+        Raises StorageError; TrimmedError if there is no such segment any more.
+        """
+        at = bisect_right(self._segments, first_seq, key=_first_seq) - 1
+        if at < 0 or self._segments[at].first_seq != first_seq:
+            raise TrimmedError(f"{self._folder} has no segment {first_seq} any more")
+        if self._is_closed:
+            raise self._not_writable_error()
+        segment = self._segments[at]
+        try:
+            return segment.read_raw(position, max_bytes)
+        except OSError as error:
+            raise storage_error("read", segment.handle.path, error) from error
 
     def seq_at_time(self, timestamp_ns: int) -> int:
         """First message that was stored at or after this time; `next_seq` if there is none.
@@ -284,7 +320,7 @@ class TopicLog:
         finally:
             if freed:
                 self.trimmed_bytes += freed
-                self._segments = [each for each in self._segments if not each.is_removed]
+                self._drop_removed_segments()
         return freed
 
     def probe(self) -> None:
@@ -425,6 +461,19 @@ class TopicLog:
         if full is not None and full.is_synced:
             self._finalize(full)
         return segment
+
+    def _drop_removed_segments(self) -> None:
+        removed = [segment for segment in self._segments if segment.is_removed]
+        self._segments = [segment for segment in self._segments if not segment.is_removed]
+        if self.on_segment_removed is not None:
+            for segment in removed:
+                self.on_segment_removed(segment.first_seq)
+
+    def _epoch_of(self, segment: Segment) -> int:
+        try:
+            return segment.epoch
+        except OSError as error:
+            raise storage_error("read", segment.handle.path, error) from error
 
     def _write_checkpoint(self, segment: Segment) -> None:
         """Write the index file of a complete segment, and from time to time that of the active

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from enum import Enum, auto
+from functools import partial
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import NamedTuple
@@ -50,6 +51,7 @@ from penstock.storage.layout import (
     maybe_segment_seq,
     segment_name,
 )
+from penstock.storage.observer import StoreObserver
 from penstock.storage.retention import LogSettings
 from penstock.storage.segment import Segment
 from penstock.storage.topic_log import ReserveSeqs, TopicLog
@@ -96,12 +98,19 @@ class LoadedSegments(NamedTuple):
 class TopicStore:
     """A topic's log and the cursors of its channels."""
 
-    def __init__(self, log: TopicLog, cursors: Cursors) -> None:
+    def __init__(self, name: str, log: TopicLog, cursors: Cursors) -> None:
+        self.name = name
         self.log = log
         self.cursors = cursors
         self.is_closed = False
         self.is_fully_synced = True
         """False if closing could not sync everything."""
+
+    def observe(self, observer: StoreObserver) -> None:
+        """Report every later write to `observer`."""
+        self.log.on_append = partial(observer.appended, self)
+        self.log.on_segment_removed = partial(observer.segment_removed, self)
+        self.cursors.on_write = partial(observer.journal_written, self)
 
     def close(self) -> None:
         """Close both, so that the next start reads no messages. If it raises StorageError
@@ -153,23 +162,31 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
 
 
 def create_store(
-    pool: FilePool, folder: str, settings: LogSettings, next_seq: int, reserve_seqs: ReserveSeqs
+    pool: FilePool,
+    name: str,
+    folder: str,
+    settings: LogSettings,
+    next_seq: int,
+    reserve_seqs: ReserveSeqs,
+    epoch: int = 0,
 ) -> TopicStore:
     """Create a topic in an empty folder. Its first message gets the number `next_seq`."""
-    cursors = Cursors(pool, folder)
+    cursors = Cursors(pool, folder, epoch)
     log_id = pool.files.random_bytes(LOG_ID_BYTES)
     cursors.create_journal(next_seq, log_id)
-    log = TopicLog(pool, folder, settings, log_id, [], next_seq, reserve_seqs)
-    return TopicStore(log, cursors)
+    log = TopicLog(pool, folder, settings, log_id, [], next_seq, reserve_seqs, epoch)
+    return TopicStore(name, log, cursors)
 
 
 def load_store(
     pool: FilePool,
+    name: str,
     folder: str,
     settings: LogSettings,
     unused_seq: int,
     reserve_seqs: ReserveSeqs,
     last_shutdown: LastShutdown,
+    epoch: int = 0,
 ) -> tuple[TopicStore, list[Issue]]:
     """Load a topic; also return the issues that were repaired. Raises OSError or StorageError.
 
@@ -178,7 +195,7 @@ def load_store(
     numbers.
     """
     lost_power = last_shutdown is LastShutdown.POWER_LOSS
-    cursors = Cursors(pool, folder)
+    cursors = Cursors(pool, folder, epoch)
     journal_issues = cursors.load(is_synced=last_shutdown is LastShutdown.CLEAN)
     known_id = cursors.log_id or maybe_log_id(pool.files, folder)
     log_id = known_id or pool.files.random_bytes(LOG_ID_BYTES)
@@ -204,14 +221,14 @@ def load_store(
     if next_seq > max(stored_end, cursors.next_unused_seq):
         # Recovery removed an empty segment whose name was the only record of these numbers.
         cursors.reserve_below(next_seq)
-    log = TopicLog(pool, folder, settings, log_id, loaded.segments, next_seq, reserve_seqs)
+    log = TopicLog(pool, folder, settings, log_id, loaded.segments, next_seq, reserve_seqs, epoch)
     if not cursors.progress and any(issue.is_damage for issue in journal_issues):
         # The channels are lost and will be created again: let them get all messages.
         cursors.set_pause_point(log.first_seq)
     for channel, progress in cursors.progress.items():
         for first, end in log.gaps(progress.floor, next_seq):
             cursors.finish(channel, first, end)
-    return TopicStore(log, cursors), issues
+    return TopicStore(name, log, cursors), issues
 
 
 def _create_missing_journal(

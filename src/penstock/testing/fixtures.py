@@ -6,6 +6,7 @@ that damages one on purpose requests `damaged_on_purpose`.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,10 @@ def logs_stay_sound(
         settings: LogSettings,
         files: Files | None = None,
         remover: Remover | None = None,
+        **replication: Any,
     ) -> DataPath:
         files = files or RealFiles()
-        data_path = real_open(path, settings, files, remover)
+        data_path = real_open(path, settings, files, remover, **replication)
         opened[path, id(files)] = path, files
         return data_path
 
