@@ -27,7 +27,7 @@ from penstock.migration.topic_import import TopicImport
 from penstock.nsqd import metadata
 from penstock.storage import DataPath, Files, LogSettings, RealFiles
 from penstock.storage.files import append_and_sync, storage_error
-from penstock.storage.layout import IMPORTING_NAME, TOPICS_NAME
+from penstock.storage.layout import IMPORTING_NAME, METADATA_NAME, TOPICS_NAME
 
 __all__ = [
     "DAMAGE_NAME",
@@ -101,7 +101,7 @@ def import_data(
 def finish_interrupted(new_path: str) -> list[str]:
     """Complete an import that was interrupted after verification. Returns the names of its
     topics; an empty list if there is no such import. Raises StorageError."""
-    if not Path(new_path, IMPORTING_NAME, metadata.FILE_NAME).exists():
+    if not Path(new_path, IMPORTING_NAME, METADATA_NAME).exists():
         return []
     with closing(_open(new_path)):
         return _publish_topics(new_path, RealFiles())

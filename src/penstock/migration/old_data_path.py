@@ -29,7 +29,7 @@ from penstock.migration.queue_files import (
 from penstock.nsqd import metadata
 from penstock.nsqd.metadata import ChannelEntry, TopicEntry
 from penstock.storage.files import File, Files, Lock, storage_error
-from penstock.storage.layout import FORMAT_NAME, TOPICS_NAME, maybe_shard
+from penstock.storage.layout import FORMAT_NAME, METADATA_NAME, TOPICS_NAME, maybe_shard
 
 __all__ = [
     "DamagedRange",
@@ -229,15 +229,13 @@ class OldDataPath:
                 _reject_penstock_topics(path, found, files, has_queues=bool(queue_files))
         except OSError as error:
             raise storage_error("read", path, error) from error
-        if metadata.FILE_NAME not in found and not queue_files:
+        if METADATA_NAME not in found and not queue_files:
             raise DataPathError(
-                f"{path} has nothing of an nsqd: neither {metadata.FILE_NAME} nor *.diskqueue.*.dat"
+                f"{path} has nothing of an nsqd: neither {METADATA_NAME} nor *.diskqueue.*.dat"
             )
         old = cls(path)
-        if metadata.FILE_NAME not in found:
-            old.notes.append(
-                f"{metadata.FILE_NAME} is missing: topics are taken from the queue files"
-            )
+        if METADATA_NAME not in found:
+            old.notes.append(f"{METADATA_NAME} is missing: topics are taken from the queue files")
         old._add_entries(metadata.read(Path(path)).topics, files)
         for name, file in queue_files.items():
             old._add_file(name, file, files)
@@ -271,10 +269,10 @@ class OldDataPath:
             return
         topic = self.topics.get(topic_name)
         if topic is None:
-            self.notes.append(f"topic {topic_name} is not in {metadata.FILE_NAME}; added")
+            self.notes.append(f"topic {topic_name} is not in {METADATA_NAME}; added")
             topic = self._add_topic(TopicEntry(topic_name), files)
         if channel_name is not None and channel_name not in topic.channels:
-            self.notes.append(f"channel {file.queue} is not in {metadata.FILE_NAME}; added")
+            self.notes.append(f"channel {file.queue} is not in {METADATA_NAME}; added")
             self._add_channel(topic, ChannelEntry(channel_name), files)
         queue = topic.queue if channel_name is None else topic.channels[channel_name]
         if file.is_bad:
@@ -316,7 +314,7 @@ def _reject_penstock_topics(path: str, found: list[str], files: Files, *, has_qu
         raise DataPathError(
             f"{path} has queues of NSQ's nsqd and topics of Penstock, which an import would leave "
             f"behind: move {FORMAT_NAME}, {TOPICS_NAME} and any shard-*, with a copy of "
-            f"{metadata.FILE_NAME}, to another folder, start nsqd on it to deliver their messages, "
+            f"{METADATA_NAME}, to another folder, start nsqd on it to deliver their messages, "
             "and import again"
         )
 

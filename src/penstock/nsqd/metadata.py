@@ -32,9 +32,9 @@ from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger
 from penstock.storage import RealFiles, Retention
 from penstock.storage.files import Files, write_all
+from penstock.storage.layout import METADATA_NAME
 
 __all__ = [
-    "FILE_NAME",
     "ChannelEntry",
     "Metadata",
     "MetadataWriter",
@@ -46,8 +46,6 @@ __all__ = [
     "restore",
     "write",
 ]
-
-FILE_NAME = "nsqd.dat"
 
 # Delay before new topics and channels are written, so that a thousand creations share one write.
 DELAY_SECONDS = 0.05
@@ -125,7 +123,7 @@ def encode(topics: list[TopicEntry]) -> bytes:
 
 def read(folder: str | Path, files: Files = _REAL_FILES) -> Metadata:
     """Reads the file of a data path; empty if there is none. Raises DataPathError."""
-    path = f"{folder}/{FILE_NAME}"
+    path = f"{folder}/{METADATA_NAME}"
     try:
         with contextlib.closing(files.open(path, "read")) as file:
             content = file.read(0, file.size())
@@ -141,7 +139,7 @@ def read(folder: str | Path, files: Files = _REAL_FILES) -> Metadata:
 
 def write(folder: str | Path, content: bytes, files: Files = _REAL_FILES) -> None:
     """Replaces the file: a crash leaves the old content or the new. Raises StorageError."""
-    path, new_path = f"{folder}/{FILE_NAME}", f"{folder}/{FILE_NAME}.tmp"
+    path, new_path = f"{folder}/{METADATA_NAME}", f"{folder}/{METADATA_NAME}.tmp"
     try:
         _remove_if_exists(new_path, files)
         with contextlib.closing(files.open(new_path, "create")) as file:
@@ -152,7 +150,7 @@ def write(folder: str | Path, content: bytes, files: Files = _REAL_FILES) -> Non
     except OSError as failure:
         with contextlib.suppress(OSError):
             _remove_if_exists(new_path, files)
-        raise StorageError(f"cannot write {FILE_NAME}: {failure.strerror}") from failure
+        raise StorageError(f"cannot write {METADATA_NAME}: {failure.strerror}") from failure
 
 
 class ThreadsafeLoop(EventLoop, Protocol):

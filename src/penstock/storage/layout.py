@@ -2,11 +2,13 @@
 
     DATA_PATH/
       penstock.format                      format version, node id, end of the last run
+      nsqd.dat                             settings of topics and channels
       topics/
         orders/                            the folder of the topic `orders`
           00001763240000000000.log         a segment, named after its first sequence number
           00001763240000000000.index       index of the segment: a cache
           00001763240000000000.log.bad     damaged bytes that recovery took out of the segment
+          00001763240000000000.log.cut     bytes of a replaced leader that were never acknowledged
           cursors.7                        the journal of the channels, seventh generation
           cursors.bad                      damaged bytes of the journal
         orders~removed-1/                  a deleted topic, until its files are removed
@@ -24,9 +26,11 @@ from penstock.common import names
 __all__ = [
     "BAD_SUFFIX",
     "CURSORS_BAD_NAME",
+    "CUT_SUFFIX",
     "FORMAT_NAME",
     "IMPORTING_NAME",
     "LOG_ID_BYTES",
+    "METADATA_NAME",
     "NEW_SUFFIX",
     "TOPICS_NAME",
     "Issue",
@@ -46,9 +50,11 @@ __all__ = [
 
 FORMAT_NAME = "penstock.format"
 TOPICS_NAME = "topics"
+METADATA_NAME = "nsqd.dat"
 IMPORTING_NAME = "importing"
 CURSORS_BAD_NAME = "cursors.bad"
 BAD_SUFFIX = ".bad"
+CUT_SUFFIX = ".cut"
 NEW_SUFFIX = ".new"
 
 # Each log has a random id of 128 bits. As text it has 32 hex digits.
@@ -62,7 +68,8 @@ _SHARD = re.compile(r"shard-([1-9]\d{0,3})", re.ASCII)
 _REMOVED = re.compile(r"(.+)~removed-(\d+)", re.ASCII)
 _CURSORS = re.compile(r"cursors\.([1-9]\d*)", re.ASCII)
 _IN_TOPIC = re.compile(
-    r"\d{20}\.(log|index)(\.new)?|\d{20}\.log\.bad|cursors\.([1-9]\d*|bad)", re.ASCII
+    r"\d{20}\.(log|index)(\.new)?|\d{20}\.log\.(bad|cut)|cursors\.([1-9]\d*(\.new)?|bad)",
+    re.ASCII,
 )
 _NSQD_QUEUE = re.compile(r".*\.diskqueue\..*\.dat(\..*)?", re.DOTALL)
 

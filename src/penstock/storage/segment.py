@@ -9,7 +9,7 @@ covers only synced batches. An append does not change it: it then covers a part 
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.common.errors import CorruptBatchError, StorageError
@@ -227,6 +227,17 @@ class Segment:
             self._add_deferred(DeferredBatch(first_seq, next_seq, due_ns))
         return next_seq
 
+    def append_copy(self, data: bytes, batches: Iterable[BatchHeader]) -> None:
+        """Append the bytes of valid batches that another member has written; for a new segment,
+        with its header. If the write fails, raises OSError, and nothing was added."""
+        try:
+            write_all(self.handle.open(), [data], self.end)
+        except OSError:
+            self.truncate_to_end()
+            raise
+        for batch in batches:
+            self.add_scanned(batch)
+
     def truncate_to_end(self) -> None:
         """Remove the bytes that a failed write left beyond `end`."""
         try:
@@ -276,7 +287,7 @@ class Segment:
         content = encode_index(self.checkpoint, self.index, self._deferred, self._index_seed)
         mode: Mode = "write"
         if not self.indexed_end:
-            self._remove_index()
+            self.remove_index()
             mode = "create"
         self.indexed_end = 0
         with contextlib.closing(self._files.open(self._index_path, mode)) as file:
@@ -404,6 +415,10 @@ class Segment:
             return None
         return maybe_checkpoint(data, self._index_seed)
 
+    def set_format_1(self) -> None:
+        """The segment is a copy of one that an earlier release has written."""
+        self.seed = None
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the state from the index file, which covers only synced batches."""
         self.end = self.synced_end = self.indexed_end = checkpoint.end
@@ -514,7 +529,8 @@ class Segment:
                 latest_ns = max(latest_ns, batch.timestamp_ns)
         return index
 
-    def _remove_index(self) -> None:
+    def remove_index(self) -> None:
+        """Remove the index file; the segment stays."""
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(self._index_path)
 

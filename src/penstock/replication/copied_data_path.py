@@ -1,0 +1,622 @@
+"""The copy of a data path that a follower keeps: the same files, byte by byte.
+
+The copy is changed only by messages of the leader. It accepts only bytes that continue its files,
+and batches and records whose checksums match; of an incomplete one it waits for the rest. So the
+files are valid at every moment, and a takeover opens them as nsqd does after a crash.
+
+Opening a copy finds the end of the valid part of each segment, and truncates the rest: the leader
+sends it again. Damaged bytes are moved to a `.bad` file first, as recovery does.
+
+What the leader tells the copy to cut was never acknowledged. It is kept in a `.cut` file beside the
+segment.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from google_crc32c import extend as crc32c_extend
+from google_crc32c import value as crc32c
+
+from penstock.common import names
+from penstock.common.errors import CorruptBatchError, ReplicationError
+from penstock.replication.stream import (
+    Batches,
+    CutSegment,
+    HaveTopic,
+    Heartbeat,
+    Journal,
+    JournalState,
+    LeaderMessage,
+    Metadata,
+    OpenTopic,
+    RemoveSegment,
+    RemoveTopic,
+    SegmentState,
+    Settings,
+)
+from penstock.storage.batch import (
+    HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    BadBytes,
+    BatchHeader,
+    StoredBatch,
+    complete_batches,
+    decode_header,
+    maybe_segment_header,
+    scan_batches,
+)
+from penstock.storage.check import stored_log_id
+from penstock.storage.cursor_journal import BadJournalRecord, JournalRecord, scan_journal
+from penstock.storage.cursors import current_generation, read_journals
+from penstock.storage.data_dir import (
+    FormatFile,
+    lock_data_path,
+    verify_data_path,
+    write_format_file,
+)
+from penstock.storage.files import (
+    FilePool,
+    Files,
+    Handle,
+    ImmediateRemover,
+    Lock,
+    append_and_sync,
+    storage_error,
+    write_all,
+)
+from penstock.storage.layout import (
+    BAD_SUFFIX,
+    CUT_SUFFIX,
+    METADATA_NAME,
+    NEW_SUFFIX,
+    TOPICS_NAME,
+    Issue,
+    cursors_name,
+    maybe_generation,
+    maybe_removal_number,
+    maybe_segment_seq,
+    removed_name,
+)
+from penstock.storage.segment import Segment
+
+__all__ = ["CopiedDataPath", "CopyFsync"]
+
+_OPEN_FILES_MAX = 256
+
+# After this many bytes the index file of a segment is written again, to limit the scan at a start.
+_INDEX_SPACING_BYTES = 16 * 1024 * 1024
+
+
+class CopyFsync:
+    """Fsyncs what was written to the copy; `run` may be called in any thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        segments: list[Segment],
+        journals: list[Handle],
+        folders: list[str],
+        stale: list[str],
+    ) -> None:
+        self.parts = [(segment, segment.end) for segment in segments]
+        self.stale = stale
+        """Journal files that are obsolete after the fsync."""
+        self._files = files
+        self._handles = [segment.handle for segment in segments] + journals
+        self._folders = folders
+        for handle in self._handles:
+            handle.pin()
+
+    def run(self) -> None:
+        """Fsync. Raises OSError."""
+        for handle in self._handles:
+            handle.open().sync()
+        for folder in self._folders:
+            self._files.sync_folder(folder)
+
+    def release(self) -> None:
+        """Unpin the files."""
+        for handle in self._handles:
+            handle.unpin()
+        self._handles.clear()
+
+
+class _Rest:
+    """The incomplete end of the last message about a file; the next one begins with the rest."""
+
+    def __init__(self) -> None:
+        self._file = 0
+        self._data = b""
+
+    def join(self, file: int, data: bytes) -> bytes:
+        """The data, after the incomplete end of the message before it. Raises ReplicationError."""
+        if not self._data:
+            return data
+        if self._file != file:
+            raise ReplicationError(f"the end of file {self._file} is missing")
+        return self._data + data
+
+    def keep(self, file: int, data: bytes) -> None:
+        self._file, self._data = file, data
+
+
+class _TopicCopy:
+    """The copy of one topic."""
+
+    def __init__(self, folder: str, name: str, log_id: bytes) -> None:
+        self.name = name
+        self.folder = folder
+        self.log_id = log_id
+        self.segments: dict[int, Segment] = {}
+        self.epochs: dict[int, int] = {}
+        """The epoch of each segment."""
+        self.journal: Handle | None = None
+        self.generation = 0
+        self.journal_end = 0
+        self.journal_crc = 0
+        self.stale_journals: list[str] = []
+        self.batches_rest = _Rest()
+        self.journal_rest = _Rest()
+
+    def state(self) -> HaveTopic:
+        segments = [
+            SegmentState(seq, self.epochs[seq], segment.end, segment.next_seq)
+            for seq, segment in sorted(self.segments.items())
+        ]
+        journal = None
+        if self.journal is not None:
+            journal = JournalState(self.generation, self.journal_end, self.journal_crc)
+        return HaveTopic(self.name, self.log_id, segments, journal)
+
+
+class CopiedDataPath:
+    """A locked data path that is a copy. One thread owns it; only an fsync may run in another."""
+
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        lock: Lock,
+        format_file: FormatFile,
+        report: Callable[[Issue], None],
+    ) -> None:
+        """Use `CopiedDataPath.open`."""
+        self.path = path
+        self._lock = lock
+        self._files = files
+        self._pool = FilePool(files, _OPEN_FILES_MAX, ImmediateRemover(files))
+        self._topics_path = f"{path}/{TOPICS_NAME}"
+        self._format_file = format_file
+        self._report = report
+        self._topics: dict[str, _TopicCopy] = {}
+        self._by_number: dict[int, _TopicCopy] = {}
+        self._unsynced: dict[Segment, None] = {}
+        self._unsynced_journals: dict[_TopicCopy, None] = {}
+        self._unsynced_folders: dict[str, None] = {}
+        self._is_syncing = False
+        self._removal_number = 0
+        self._handlers: dict[type[LeaderMessage], Callable[[Any], None]] = {
+            Batches: self._append_batches,
+            Journal: self._append_journal,
+            OpenTopic: self._open_topic,
+            CutSegment: self._cut_segment,
+            RemoveSegment: self._remove_segment,
+            RemoveTopic: self._remove_topic,
+            Settings: self._change_settings,
+            Metadata: self._write_metadata,
+            Heartbeat: lambda _: None,
+        }
+
+    @classmethod
+    def open(cls, path: str, files: Files, report: Callable[[Issue], None]) -> "CopiedDataPath":
+        """Lock a folder, and find out what it contains. An empty folder becomes a data path.
+        `report` is called with damage, and with what was cut. Raises StorageError."""
+        lock = lock_data_path(path, files)
+        try:
+            format_file = verify_data_path(path, files) or FormatFile("", is_open=False)
+            copy = cls(path, files, lock, format_file, report)
+            copy._load()
+        except OSError as error:
+            lock.close()
+            raise storage_error("read", path, error) from error
+        except BaseException:
+            lock.close()
+            raise
+        return copy
+
+    def topics(self) -> list[HaveTopic]:
+        """What the copy contains."""
+        return [topic.state() for topic in self._topics.values()]
+
+    @property
+    def message_bytes(self) -> int:
+        """Size of all segments."""
+        return sum(
+            segment.end for topic in self._topics.values() for segment in topic.segments.values()
+        )
+
+    def apply(self, message: LeaderMessage) -> None:
+        """Apply a message of the leader. Raises ReplicationError if it does not fit the copy, and
+        StorageError if it could not be written; the connection must then be closed."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise ReplicationError(f"unexpected message of the leader: {type(message).__name__}")
+        try:
+            handler(message)
+        except OSError as error:
+            raise storage_error("write to", self.path, error) from error
+        except CorruptBatchError as error:
+            raise ReplicationError(f"the leader has sent damaged data: {error}") from error
+
+    # Syncing
+
+    @property
+    def needs_sync(self) -> bool:
+        return bool(self._unsynced or self._unsynced_journals or self._unsynced_folders)
+
+    def begin_sync(self) -> CopyFsync:
+        """Start an fsync of everything applied so far; one at a time. Raises StorageError."""
+        assert not self._is_syncing
+        try:
+            job = CopyFsync(
+                self._files,
+                list(self._unsynced),
+                [each.journal for each in self._unsynced_journals if each.journal is not None],
+                list(self._unsynced_folders),
+                [path for each in self._unsynced_journals for path in each.stale_journals],
+            )
+        except OSError as error:
+            raise storage_error("open", self.path, error) from error
+        self._is_syncing = True
+        for topic in self._unsynced_journals:
+            topic.stale_journals.clear()
+        self._unsynced.clear()
+        self._unsynced_journals.clear()
+        self._unsynced_folders.clear()
+        return job
+
+    def end_sync(self, job: CopyFsync, error: OSError | None) -> None:
+        """Apply the result of an fsync. Raises StorageError if it failed: what is on the disk is
+        then unknown, so the copy must be opened again."""
+        self._is_syncing = False
+        job.release()
+        if error is not None:
+            raise storage_error("sync", self.path, error) from error
+        for segment, end in job.parts:
+            segment.synced_end = max(segment.synced_end, end)
+            if segment.is_removed or not segment.is_synced:
+                continue
+            if segment.end - segment.indexed_end >= _INDEX_SPACING_BYTES:
+                with contextlib.suppress(OSError):
+                    segment.write_index()
+        for path in job.stale:
+            with contextlib.suppress(OSError):
+                self._files.remove(path)
+
+    def sync_now(self) -> None:
+        """Fsync and wait for it. Raises StorageError."""
+        job = self.begin_sync()
+        error = None
+        try:
+            job.run()
+        except OSError as failure:
+            error = failure
+        self.end_sync(job, error)
+
+    # Loading and closing
+
+    def _load(self) -> None:
+        if TOPICS_NAME not in self._files.list_names(self.path):
+            self._files.make_folder(self._topics_path)
+            self._files.sync_folder(self.path)
+        opened = self._format_file._replace(boot_id=self._files.boot_id(), is_open=True)
+        self._write_format_file(opened)
+        for folder in self._files.list_names(self._topics_path):
+            path = f"{self._topics_path}/{folder}"
+            if (number := maybe_removal_number(folder)) is not None:
+                self._removal_number = max(self._removal_number, number)
+                ImmediateRemover(self._files).remove_folder(path)
+            elif (name := names.name_of_file(folder)) is not None:
+                self._load_topic(name, path)
+
+    def _load_topic(self, name: str, folder: str) -> None:
+        log_id = stored_log_id(self._files, folder)
+        if log_id is None:
+            # A topic of format 1, or one that was just being created.
+            self._move_topic_away(folder)
+            return
+        topic = _TopicCopy(folder, name, log_id)
+        for file_name in self._files.list_names(folder):
+            if file_name.endswith(NEW_SUFFIX):
+                self._files.remove(f"{folder}/{file_name}")
+            elif (first_seq := maybe_segment_seq(file_name)) is not None:
+                self._load_segment(topic, first_seq)
+        self._load_journal(topic)
+        self._topics[name] = topic
+
+    def _load_segment(self, topic: _TopicCopy, first_seq: int) -> None:
+        segment = Segment(self._pool, topic.folder, first_seq, topic.log_id)
+        file = segment.handle.open()
+        size = file.size()
+        checkpoint = segment.read_checkpoint() if segment.read_header() else None
+        if checkpoint is not None and first_seq < checkpoint.next_seq and checkpoint.end <= size:
+            segment.restore(checkpoint)
+        for found in scan_batches(file, segment.end, size, segment.seed):
+            if isinstance(found, BadBytes) or found.header.first_seq != segment.next_seq:
+                self._drop_invalid_end(segment, size)
+                break
+            segment.add_scanned(found.header)
+        if segment.is_empty:
+            segment.remove()
+            return
+        first_at = 0 if segment.is_format_1 else SEGMENT_HEADER_BYTES
+        header = decode_header(file.read(first_at, 2 * HEADER_BYTES), 0, first_at, segment.seed)
+        topic.segments[first_seq] = segment
+        topic.epochs[first_seq] = header.epoch
+        if not segment.is_synced:
+            self._unsynced[segment] = None
+
+    def _drop_invalid_end(self, segment: Segment, size: int) -> None:
+        """Truncate what is not a valid batch; the leader sends it again."""
+        file = segment.handle.open()
+        rest = file.read(segment.end, size - segment.end)
+        if rest.strip(b"\0"):
+            append_and_sync(self._files, segment.handle.path + BAD_SUFFIX, [rest])
+            problem = "the end is not valid; it is fetched again from the leader"
+            where = {"first_byte": segment.end, "end_byte": size}
+            self._report(Issue(segment.handle.path, problem, is_damage=False, **where))
+        file.truncate(segment.end)
+
+    def _load_journal(self, topic: _TopicCopy) -> None:
+        journals = read_journals(self._files, topic.folder)
+        if not journals:
+            return
+        chosen = current_generation(journals)
+        end = 0
+        for record in journals[chosen]:
+            if isinstance(record, BadJournalRecord):
+                break
+            end = record.end
+        if not end:
+            return
+        topic.generation = chosen
+        topic.journal = self._pool.handle(f"{topic.folder}/{cursors_name(chosen)}")
+        file = topic.journal.open()
+        file.truncate(end)
+        topic.journal_end = end
+        topic.journal_crc = crc32c(file.read(0, end))
+        topic.stale_journals = [
+            f"{topic.folder}/{cursors_name(generation)}"
+            for generation in journals
+            if generation != chosen
+        ]
+        self._unsynced_journals[topic] = None
+
+    def close(self) -> None:
+        """Fsync everything, and unlock the folder. Raises StorageError; the folder is unlocked
+        nevertheless, and the next start treats the copy as after a crash."""
+        try:
+            if self.needs_sync:
+                self.sync_now()
+            self._write_indexes()
+            self._write_format_file(self._format_file._replace(is_open=False))
+        except OSError as error:
+            raise storage_error("write to", self.path, error) from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Unlock the folder without fsyncing anything."""
+        for topic in self._topics.values():
+            for segment in topic.segments.values():
+                segment.handle.close()
+            if topic.journal is not None:
+                topic.journal.close()
+        self._lock.close()
+
+    def _write_indexes(self) -> None:
+        for topic in self._topics.values():
+            for segment in topic.segments.values():
+                if segment.indexed_end < segment.end:
+                    with contextlib.suppress(OSError):
+                        segment.write_index()
+
+    def _write_format_file(self, format_file: FormatFile) -> None:
+        write_format_file(self._files, self.path, format_file)
+        self._format_file = format_file
+
+    # Messages of the leader
+
+    def _open_topic(self, message: OpenTopic) -> None:
+        topic = self._topics.get(message.name)
+        if topic is None:
+            folder = f"{self._topics_path}/{names.file_name(message.name)}"
+            self._files.make_folder(folder)
+            topic = _TopicCopy(folder, message.name, message.log_id)
+            self._topics[message.name] = topic
+            self._unsynced_folders[self._topics_path] = None
+        elif topic.log_id != message.log_id:
+            raise ReplicationError(f"topic {message.name} has another log")
+        self._by_number[message.topic] = topic
+
+    def _append_batches(self, message: Batches) -> None:
+        topic = self._topic(message.topic)
+        data = topic.batches_rest.join(message.first_seq, message.data)
+        position = message.position - (len(data) - len(message.data))
+        segment = topic.segments.get(message.first_seq)
+        is_new = segment is None
+        if segment is None:
+            segment = Segment(self._pool, topic.folder, message.first_seq, topic.log_id)
+        if position != segment.end:
+            raise ReplicationError(
+                f"{segment.handle.path}: the leader has sent byte {position}, not {segment.end}"
+            )
+        start = self._start_of_batches(segment, data) if position == 0 else 0
+        headers = _valid_batches(data[start:], position + start, segment)
+        end = headers[-1].end - position if headers else 0
+        if end:
+            if is_new:
+                segment.handle.create()
+                self._unsynced_folders[topic.folder] = None
+                topic.segments[message.first_seq] = segment
+                topic.epochs[message.first_seq] = headers[0].epoch
+            segment.append_copy(data[:end], headers)
+            self._unsynced[segment] = None
+        topic.batches_rest.keep(message.first_seq, data[end:])
+
+    def _start_of_batches(self, segment: Segment, data: bytes) -> int:
+        """Where the batches of a new segment begin: after the header, or at 0 in format 1."""
+        header = maybe_segment_header(data)
+        if header is None:
+            if len(data) >= SEGMENT_HEADER_BYTES:
+                segment.set_format_1()
+            return 0
+        if header != (segment.log_id, segment.first_seq):
+            raise ReplicationError(f"{segment.handle.path}: the leader has sent another segment")
+        return SEGMENT_HEADER_BYTES
+
+    def _append_journal(self, message: Journal) -> None:
+        topic = self._topic(message.topic)
+        data = topic.journal_rest.join(message.generation, message.data)
+        position = message.position - (len(data) - len(message.data))
+        expected = topic.generation, topic.journal_end
+        if position and (topic.journal is None or expected != (message.generation, position)):
+            raise ReplicationError(
+                f"{topic.name}: the leader has sent byte {position} of journal "
+                f"{message.generation}, not {topic.journal_end} of {topic.generation}"
+            )
+        end = 0
+        for record in scan_journal(data):
+            if not isinstance(record, JournalRecord):
+                break
+            end = record.end
+        topic.journal_rest.keep(message.generation, data[end:])
+        if not end:
+            return
+        if position == 0:
+            self._start_journal(topic, message.generation, data[:end])
+            return
+        assert topic.journal is not None
+        write_all(topic.journal.open(), [data[:end]], position)
+        self._grow_journal(topic, data[:end])
+
+    def _start_journal(self, topic: _TopicCopy, generation: int, data: bytes) -> None:
+        """Replace the journal. A crash leaves the old one or the new one, never a part."""
+        path = f"{topic.folder}/{cursors_name(generation)}"
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(path + NEW_SUFFIX)
+        with contextlib.closing(self._files.open(path + NEW_SUFFIX, "create")) as file:
+            write_all(file, [data], 0)
+            file.sync()
+        if topic.journal is not None:
+            topic.journal.close()
+        self._files.rename(path + NEW_SUFFIX, path)
+        topic.journal = self._pool.handle(path)
+        topic.generation, topic.journal_end, topic.journal_crc = generation, 0, 0
+        topic.stale_journals = [
+            f"{topic.folder}/{name}"
+            for name in self._files.list_names(topic.folder)
+            if maybe_generation(name) not in (None, generation)
+        ]
+        self._unsynced_folders[topic.folder] = None
+        self._grow_journal(topic, data)
+
+    def _grow_journal(self, topic: _TopicCopy, data: bytes) -> None:
+        topic.journal_end += len(data)
+        topic.journal_crc = crc32c_extend(topic.journal_crc, data)
+        self._unsynced_journals[topic] = None
+
+    def _cut_segment(self, message: CutSegment) -> None:
+        topic = self._topic(message.topic)
+        segment = topic.segments.get(message.first_seq)
+        if segment is None or message.end >= segment.end:
+            return
+        file = segment.handle.open()
+        cut = file.read(message.end, segment.end - message.end)
+        append_and_sync(self._files, segment.handle.path + CUT_SUFFIX, [cut])
+        self._files.sync_folder(topic.folder)
+        problem = f"the leader does not have this; kept in a {CUT_SUFFIX} file"
+        where = {"first_byte": message.end, "end_byte": segment.end}
+        self._report(Issue(segment.handle.path, problem, is_damage=False, **where))
+        if message.end == 0:
+            self._remove_segment(RemoveSegment(message.topic, message.first_seq))
+            return
+        del topic.segments[message.first_seq]
+        segment.remove_index()
+        file.truncate(message.end)
+        file.sync()
+        segment.handle.close()
+        self._unsynced.pop(segment, None)
+        self._load_segment(topic, message.first_seq)
+
+    def _remove_segment(self, message: RemoveSegment) -> None:
+        topic = self._topic(message.topic)
+        segment = topic.segments.pop(message.first_seq, None)
+        if segment is not None:
+            topic.epochs.pop(message.first_seq)
+            self._unsynced.pop(segment, None)
+            segment.remove()
+            self._unsynced_folders[topic.folder] = None
+
+    def _remove_topic(self, message: RemoveTopic) -> None:
+        topic = self._topics.get(message.name)
+        if topic is None or topic.log_id != message.log_id:
+            return
+        for segment in topic.segments.values():
+            self._unsynced.pop(segment, None)
+            segment.handle.close()
+        if topic.journal is not None:
+            topic.journal.close()
+        self._unsynced_journals.pop(topic, None)
+        self._unsynced_folders.pop(topic.folder, None)
+        del self._topics[message.name]
+        self._by_number = {
+            number: each for number, each in self._by_number.items() if each is not topic
+        }
+        self._move_topic_away(topic.folder)
+
+    def _move_topic_away(self, folder: str) -> None:
+        self._removal_number += 1
+        removed = removed_name(folder, self._removal_number)
+        self._files.rename(folder, removed)
+        self._files.sync_folder(self._topics_path)
+        ImmediateRemover(self._files).remove_folder(removed)
+
+    def _change_settings(self, message: Settings) -> None:
+        self._write_format_file(
+            self._format_file._replace(
+                node_id=message.node_id, reserved_below=message.reserved_below
+            )
+        )
+
+    def _write_metadata(self, message: Metadata) -> None:
+        path = f"{self.path}/{METADATA_NAME}"
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(path + NEW_SUFFIX)
+        with contextlib.closing(self._files.open(path + NEW_SUFFIX, "create")) as file:
+            write_all(file, [message.content], 0)
+            file.sync()
+        self._files.rename(path + NEW_SUFFIX, path)
+        self._unsynced_folders[self.path] = None
+
+    def _topic(self, number: int) -> _TopicCopy:
+        topic = self._by_number.get(number)
+        if topic is None:
+            raise ReplicationError(f"the leader has not opened topic {number}")
+        return topic
+
+
+def _valid_batches(data: bytes, position: int, segment: Segment) -> list[BatchHeader]:
+    """The headers of the complete batches. Raises CorruptBatchError and ReplicationError."""
+    headers: list[BatchHeader] = []
+    expected = segment.next_seq
+    found: StoredBatch
+    for found in complete_batches(data, position, segment.seed):
+        if found.header.first_seq != expected:
+            raise ReplicationError(
+                f"{segment.handle.path}: message {found.header.first_seq} follows {expected - 1}"
+            )
+        expected = found.header.next_seq
+        headers.append(found.header)
+    return headers

@@ -1,0 +1,264 @@
+"""Messages between a leader and a follower, and their encoding. Pure.
+
+A follower connects to the leader's TCP port and sends `MAGIC` instead of NSQ's `  V2`. Then both
+sides send messages, each as a size (4 bytes, big-endian) and a MessagePack array whose first
+element is the kind of the message.
+
+    follower                       leader
+    Hello                     ->
+                              <-   Welcome, or Refuse and the end of the connection
+    HaveTopic, one per topic  ->
+    HaveAll                   ->
+                              <-   RemoveTopic, CutSegment: what the leader does not have
+                              <-   OpenTopic, Batches, Journal, ...: what the follower lacks
+    Ack                       ->
+                              <-   everything that the leader writes, as it happens
+    Ack                       ->
+
+The leader numbers the messages after `Welcome` from 1 on. `Ack.position` is the number of the last
+message that the follower has applied, and fsynced if `Welcome.must_sync` is set. An `Ack` covers
+all earlier messages, too.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from penstock.common.errors import CorruptStreamError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAGIC",
+    "MESSAGE_BYTES_MAX",
+    "Ack",
+    "Batches",
+    "CutSegment",
+    "FollowerMessage",
+    "HaveAll",
+    "HaveTopic",
+    "Heartbeat",
+    "Hello",
+    "Journal",
+    "JournalState",
+    "LeaderMessage",
+    "Metadata",
+    "OpenTopic",
+    "Refuse",
+    "RemoveSegment",
+    "RemoveTopic",
+    "SegmentState",
+    "Settings",
+    "StreamDecoder",
+    "Welcome",
+    "encode_message",
+]
+
+MAGIC = b" PSR"
+
+# Bytes of a file in one message. A larger message would delay others, a smaller one costs more.
+CHUNK_BYTES = 256 * 1024
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+
+_SIZE_BYTES = 4
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class SegmentState(msgspec.Struct, frozen=True, array_like=True):
+    """A segment of a member. Two segments of a log with the same first number and epoch agree up to
+    the end of the shorter one, because an epoch has one writer."""
+
+    first_seq: int
+    epoch: int
+    """Of the first batch, and of all others."""
+    end: int
+    """Length of the file."""
+    next_seq: int
+
+
+class JournalState(msgspec.Struct, frozen=True, array_like=True):
+    """The current journal file of a topic."""
+
+    generation: int
+    end: int
+    crc: int
+    """CRC-32C of its content."""
+
+
+# From the follower
+
+
+class Hello(_Message, frozen=True, tag=1):
+    """The first message. The leader refuses a follower of another cluster, node or data path."""
+
+    cluster: str
+    node: str
+    node_uuid: str
+    member: str
+    incarnation: str
+    epoch: int
+    """The highest that the follower knows. A leader of a lower epoch has been replaced."""
+    token: str
+    version: int
+
+
+class HaveTopic(_Message, frozen=True, tag=2):
+    """A topic that the follower has."""
+
+    name: str
+    log_id: bytes
+    segments: list[SegmentState]
+    journal: JournalState | None
+
+
+class HaveAll(_Message, frozen=True, tag=3):
+    """All topics were sent."""
+
+
+class Ack(_Message, frozen=True, tag=4):
+    """All messages up to `position` are applied."""
+
+    position: int
+
+
+FollowerMessage: TypeAlias = Hello | HaveTopic | HaveAll | Ack
+
+
+# From the leader
+
+
+class Welcome(_Message, frozen=True, tag=16):
+    """The follower may follow."""
+
+    epoch: int
+    must_sync: bool
+    """Acknowledge only what is fsynced."""
+
+
+class Refuse(_Message, frozen=True, tag=17):
+    """The follower may not follow."""
+
+    reason: str
+    epoch: int
+
+
+class OpenTopic(_Message, frozen=True, tag=18):
+    """Messages with this number are about this topic, which the follower creates if necessary."""
+
+    topic: int
+    name: str
+    log_id: bytes
+
+
+class CutSegment(_Message, frozen=True, tag=19):
+    """Remove the bytes of a segment from `end` on: the leader does not have them."""
+
+    topic: int
+    first_seq: int
+    end: int
+
+
+class Batches(_Message, frozen=True, tag=20):
+    """Bytes of a segment. The last batch may be incomplete; the rest follows."""
+
+    topic: int
+    first_seq: int
+    position: int
+    data: bytes
+
+
+class Journal(_Message, frozen=True, tag=21):
+    """Bytes of a journal file. At position 0 they begin a new file, which replaces the others."""
+
+    topic: int
+    generation: int
+    position: int
+    data: bytes
+
+
+class RemoveSegment(_Message, frozen=True, tag=22):
+    """The leader has trimmed a segment."""
+
+    topic: int
+    first_seq: int
+
+
+class RemoveTopic(_Message, frozen=True, tag=23):
+    """The topic was deleted, or the leader has never had this log."""
+
+    name: str
+    log_id: bytes
+
+
+class Settings(_Message, frozen=True, tag=24):
+    """Lines of the leader's format file."""
+
+    node_id: int
+    reserved_below: int
+
+
+class Metadata(_Message, frozen=True, tag=25):
+    """Content of nsqd.dat."""
+
+    content: bytes
+
+
+class Heartbeat(_Message, frozen=True, tag=26):
+    """The leader is there, and has nothing else to send."""
+
+
+LeaderMessage: TypeAlias = (
+    Welcome
+    | Refuse
+    | OpenTopic
+    | CutSegment
+    | Batches
+    | Journal
+    | RemoveSegment
+    | RemoveTopic
+    | Settings
+    | Metadata
+    | Heartbeat
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[FollowerMessage | LeaderMessage] = msgspec.msgpack.Decoder(
+    FollowerMessage | LeaderMessage
+)
+
+
+def encode_message(message: FollowerMessage | LeaderMessage) -> bytes:
+    """Encode a message with its size."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(_SIZE_BYTES) + body
+
+
+class StreamDecoder:
+    """Decodes messages from the bytes of a connection."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[FollowerMessage | LeaderMessage]:
+        """Yield the messages that are complete now. Raises CorruptStreamError."""
+        self._buffer += data
+        at = 0
+        try:
+            while at + _SIZE_BYTES <= len(self._buffer):
+                size = int.from_bytes(self._buffer[at : at + _SIZE_BYTES])
+                if size > MESSAGE_BYTES_MAX:
+                    raise CorruptStreamError(f"a message of {size} bytes is too large")
+                end = at + _SIZE_BYTES + size
+                if end > len(self._buffer):
+                    break
+                body = bytes(self._buffer[at + _SIZE_BYTES : end])
+                at = end
+                yield _decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise CorruptStreamError(f"invalid message: {error}") from error
+        finally:
+            del self._buffer[:at]
