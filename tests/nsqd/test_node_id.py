@@ -19,7 +19,8 @@ from penstock.nsqd.lookup_peer import LookupdInfo
 from penstock.nsqd.node_id import CHANGES_MAX, NodeId
 from penstock.protocol import lookup_v1
 from penstock.protocol.lookup_v1 import Event, IdentifyPeer, Register
-from penstock.storage import DataPath, LogSettings
+from penstock.storage import DataPath, LogSettings, RealFiles
+from penstock.storage.data_dir import read_format_file, write_format_file
 from penstock.testing import FaultyFiles, MemoryFiles
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
@@ -53,8 +54,10 @@ def run_with_stored_id(data_path: Path, node_id: int, *flags: str) -> Iterator[N
     """Runs nsqd with a data path that contains this node id."""
     with run_nsqd(data_path=data_path) as nsqd:
         nsqd.terminate()
-    file = format_file(data_path)
-    file.write_text(re.sub(r"(?m)^node \d+$", f"node {node_id}", file.read_text()))
+    files = RealFiles()
+    stored = read_format_file(files, str(data_path))
+    assert stored is not None
+    write_format_file(files, str(data_path), stored._replace(node_id=node_id))
     with run_nsqd("--broadcast-address=127.0.0.1", *flags, data_path=data_path) as nsqd:
         yield nsqd
 

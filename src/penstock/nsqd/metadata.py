@@ -31,7 +31,7 @@ from penstock.common.errors import DataPathError, StorageError
 from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger
 from penstock.storage import RealFiles, Retention
-from penstock.storage.files import Files, write_all
+from penstock.storage.files import Files, replace_file
 from penstock.storage.layout import METADATA_NAME
 
 __all__ = [
@@ -141,12 +141,7 @@ def write(folder: str | Path, content: bytes, files: Files = _REAL_FILES) -> Non
     """Replaces the file: a crash leaves the old content or the new. Raises StorageError."""
     path, new_path = f"{folder}/{METADATA_NAME}", f"{folder}/{METADATA_NAME}.tmp"
     try:
-        _remove_if_exists(new_path, files)
-        with contextlib.closing(files.open(new_path, "create")) as file:
-            write_all(file, [content], 0)
-            file.sync()
-        files.rename(new_path, path)
-        files.sync_folder(str(folder))
+        replace_file(files, path, new_path, content)
     except OSError as failure:
         with contextlib.suppress(OSError):
             _remove_if_exists(new_path, files)

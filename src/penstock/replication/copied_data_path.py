@@ -62,6 +62,7 @@ from penstock.storage.files import (
     ImmediateRemover,
     Lock,
     append_and_sync,
+    replace_file,
     storage_error,
     write_all,
 )
@@ -138,7 +139,13 @@ class _Rest:
         return self._data + data
 
     def keep(self, file: int, data: bytes) -> None:
+        """Remember the incomplete end of a message."""
         self._file, self._data = file, data
+
+    def drop(self, file: int) -> None:
+        """The file was removed."""
+        if self._file == file:
+            self._data = b""
 
 
 class _TopicCopy:
@@ -504,14 +511,9 @@ class CopiedDataPath:
     def _start_journal(self, topic: _TopicCopy, generation: int, data: bytes) -> None:
         """Replace the journal. A crash leaves the old one or the new one, never a part."""
         path = f"{topic.folder}/{cursors_name(generation)}"
-        with contextlib.suppress(FileNotFoundError):
-            self._files.remove(path + NEW_SUFFIX)
-        with contextlib.closing(self._files.open(path + NEW_SUFFIX, "create")) as file:
-            write_all(file, [data], 0)
-            file.sync()
         if topic.journal is not None:
             topic.journal.close()
-        self._files.rename(path + NEW_SUFFIX, path)
+        replace_file(self._files, path, path + NEW_SUFFIX, data)
         topic.journal = self._pool.handle(path)
         topic.generation, topic.journal_end, topic.journal_crc = generation, 0, 0
         topic.stale_journals = [
@@ -519,7 +521,6 @@ class CopiedDataPath:
             for name in self._files.list_names(topic.folder)
             if maybe_generation(name) not in (None, generation)
         ]
-        self._unsynced_folders[topic.folder] = None
         self._grow_journal(topic, data)
 
     def _grow_journal(self, topic: _TopicCopy, data: bytes) -> None:
@@ -552,6 +553,7 @@ class CopiedDataPath:
 
     def _remove_segment(self, message: RemoveSegment) -> None:
         topic = self._topic(message.topic)
+        topic.batches_rest.drop(message.first_seq)
         segment = topic.segments.pop(message.first_seq, None)
         if segment is not None:
             topic.epochs.pop(message.first_seq)
@@ -592,13 +594,7 @@ class CopiedDataPath:
 
     def _write_metadata(self, message: Metadata) -> None:
         path = f"{self.path}/{METADATA_NAME}"
-        with contextlib.suppress(FileNotFoundError):
-            self._files.remove(path + NEW_SUFFIX)
-        with contextlib.closing(self._files.open(path + NEW_SUFFIX, "create")) as file:
-            write_all(file, [message.content], 0)
-            file.sync()
-        self._files.rename(path + NEW_SUFFIX, path)
-        self._unsynced_folders[self.path] = None
+        replace_file(self._files, path, path + NEW_SUFFIX, message.content)
 
     def _topic(self, number: int) -> _TopicCopy:
         topic = self._by_number.get(number)

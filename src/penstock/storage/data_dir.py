@@ -48,8 +48,8 @@ from penstock.storage.files import (
     Lock,
     RealFiles,
     Remover,
+    replace_file,
     storage_error,
-    write_all,
 )
 from penstock.storage.layout import (
     FORMAT_NAME,
@@ -161,13 +161,7 @@ def write_format_file(files: Files, folder: str, format_file: FormatFile) -> Non
     if format_file.reserved_below:
         text += f"reserved below {format_file.reserved_below}\n"
     text += f"check {_checksum(text)}\n"
-    with contextlib.suppress(FileNotFoundError):
-        files.remove(path + NEW_SUFFIX)
-    with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:
-        write_all(file, [text.encode()], 0)
-        file.sync()
-    files.rename(path + NEW_SUFFIX, path)
-    files.sync_folder(folder)
+    replace_file(files, path, path + NEW_SUFFIX, text.encode())
 
 
 REAL_FILES = RealFiles()

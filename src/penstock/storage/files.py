@@ -232,6 +232,18 @@ def write_all(file: File, parts: Sequence[bytes], position: int) -> int:
     return size
 
 
+def replace_file(files: Files, path: str, new_path: str, content: bytes) -> None:
+    """Replace a file: a crash leaves the old content or the new. `new_path`, in the same folder, is
+    where the new file is written. Raises OSError; the old file is then unchanged."""
+    with contextlib.suppress(FileNotFoundError):
+        files.remove(new_path)
+    with contextlib.closing(files.open(new_path, "create")) as file:
+        write_all(file, [content], 0)
+        file.sync()
+    files.rename(new_path, path)
+    files.sync_folder(path.rpartition("/")[0])
+
+
 def append_and_sync(files: Files, path: str, pieces: Iterable[bytes]) -> None:
     """Append to a file, creating it if it does not exist, and fsync it."""
     try:

@@ -220,6 +220,16 @@ class TopicLog:
         except OSError as error:
             raise storage_error("read", segment.handle.path, error) from error
 
+    def next_segment_seq(self, first_seq: int) -> int | None:
+        """The first number of the next segment after the one that begins at `first_seq`."""
+        at = bisect_right(self._segments, first_seq, key=_first_seq)
+        return self._segments[at].first_seq if at < len(self._segments) else None
+
+    def is_end(self, first_seq: int, position: int) -> bool:
+        """Whether a position of a segment is the end of the log."""
+        last = self._segments[-1] if self._segments else None
+        return last is not None and last.first_seq == first_seq and last.end == position
+
     def seq_at_time(self, timestamp_ns: int) -> int:
         """First message that was stored at or after this time; `next_seq` if there is none.
 
