@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+from penstock.common.errors import ReplicationError
 from penstock.replication.node_record import MemberAddress, NodeRecord
 
 __all__ = ["ClusterView", "Coordinator", "ViewListener", "WriteResult"]
@@ -31,7 +32,8 @@ class WriteResult(Enum):
 
     STORED = auto()
     CONFLICT = auto()  # The record had changed: nothing was stored.
-    UNKNOWN = auto()  # No answer: it may or may not have been stored. A later view tells.
+    UNKNOWN = auto()  # No answer: it may have been stored, or may still be stored later. It cannot
+    # be stored any more once a view has a revision other than the expected one.
 
 
 class ViewListener(Protocol):
@@ -42,6 +44,11 @@ class ViewListener(Protocol):
 
     def on_connection(self, *, is_connected: bool) -> None:
         """The connection to the service was made or lost. While it is lost, views may be old."""
+
+    def on_error(self, error: ReplicationError) -> None:
+        """The service cannot be used, and waiting does not help: it rejects the user or the
+        password, has lost its data, or contains a record that is invalid or written by a newer
+        version. The coordinator keeps trying, and calls `on_view` if it succeeds later."""
 
 
 class Coordinator(Protocol):
