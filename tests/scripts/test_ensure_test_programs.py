@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "ensure-test-programs"
-PROGRAMS = ("chromium", "redis-server", "ip", "mkfs.ext4", "openssl")
+PROGRAMS = ("chromium", "redis-server", "ip", "mkfs.ext4", "openssl", "etcd")
 
 
 def run_with(folder: Path, programs: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def test_it_prints_nothing_if_all_programs_are_installed(tmp_path: Path) -> None
 
 
 def test_it_names_programs_that_are_missing_and_cannot_be_installed(tmp_path: Path) -> None:
-    told = run_with(tmp_path, ("ip", "mkfs.ext4", "openssl")).stderr.splitlines()
+    told = run_with(tmp_path, ("ip", "mkfs.ext4", "openssl", "etcd")).stderr.splitlines()
 
     assert [
         f"Tests that need {name} are skipped: run 'apt-get install {name}' to run them."

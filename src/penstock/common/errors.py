@@ -25,7 +25,6 @@
         InternalError      a bug in Penstock prevented a write
       ReplicationError     a member cannot join, lead or follow
         EtcdError          etcd cannot be reached, or a request to it failed
-          EtcdAccessError  etcd rejects the user, the password or the access to a key
 
 The text of an `Error` is written for the user and printed alone on a line.
 """
@@ -39,7 +38,6 @@ __all__ = [
     "CorruptStreamError",
     "DataPathError",
     "Error",
-    "EtcdAccessError",
     "EtcdError",
     "HttpRequestError",
     "InternalError",
@@ -200,11 +198,15 @@ class ReplicationError(Error):
 
 
 class EtcdError(ReplicationError):
-    """A request to etcd failed. If the request changes something, it may have been executed."""
+    """A request to etcd failed. A change that it requested may have been made nevertheless.
 
+    `is_permanent` is true if retrying cannot help: etcd rejects the user or the password, or it is
+    not the etcd that was used before.
+    """
 
-class EtcdAccessError(EtcdError):
-    """etcd rejects the user, the password or the access to a key; the request was not executed."""
+    def __init__(self, text: str, *, is_permanent: bool = False) -> None:
+        super().__init__(text)
+        self.is_permanent = is_permanent
 
 
 class InternalError(StorageError):
