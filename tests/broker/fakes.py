@@ -11,16 +11,25 @@ from itertools import chain
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
+from penstock.broker.replicated_topic import ReplicatedTopic
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import UNKNOWN_LOCATION, Location, Subscriber
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
 from penstock.protocol import frames as wire
-from penstock.storage import DataPath, LogSettings
+from penstock.storage import DataPath, LogSettings, TopicLog
 from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
 from penstock.testing.bugs import raise_bug
 
-__all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingEngine", "damage"]
+__all__ = [
+    "MSG_TIMEOUT_NS",
+    "Consumer",
+    "Host",
+    "Recorder",
+    "RecordingEngine",
+    "ReplicatedHost",
+    "damage",
+]
 
 MSG_TIMEOUT_NS = 60 * SECOND_NS
 
@@ -189,8 +198,14 @@ class Host:
 
     def start(self) -> None:
         self.engine = RecordingEngine()
-        self._data_path = DataPath.open("data", self.log_settings, self.files)
+        self._data_path = DataPath.open(
+            "data", self.log_settings, self.files, epoch=self.next_epoch()
+        )
         self.broker = Broker(self.settings, self._data_path, self.engine, self.clock, self._sample)
+
+    def next_epoch(self) -> int:
+        """The epoch of the next process; 0 without replication."""
+        return 0
 
     def restart(self) -> None:
         """A clean stop, and a new process."""
@@ -274,4 +289,32 @@ class Host:
         """What the timer does when it goes off."""
         assert [] == self.broker.advance()
         self.engine.advance_wanted_ns = self.broker.next_deadline_ns()
+        self.events_done()
+
+
+class ReplicatedHost(Host):
+    """A broker whose data path has a new epoch at each start."""
+
+    epoch = 0
+
+    def next_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    def topic(self, name: str = "t") -> ReplicatedTopic:
+        topic = self.broker.topic(name)
+        assert isinstance(topic, ReplicatedTopic)
+        return topic
+
+    @property
+    def log(self) -> TopicLog:
+        store = self.topic().store
+        assert store is not None
+        return store.log
+
+    def confirm(self, count: int | None = None) -> None:
+        """Confirms the next `count` messages of the topic, or all."""
+        log = self.log
+        seq = log.next_seq if count is None else log.high_watermark + count
+        self.broker.set_high_watermark("t", seq)
         self.events_done()

@@ -1,8 +1,17 @@
 """Positions in a log as users write them."""
 
 import pytest
+from tests.broker.fakes import ReplicatedHost
 
-from penstock.nsqd.history_position import EARLIEST, LATEST, Position, parse_position
+from penstock.common.clock import SECOND_NS
+from penstock.nsqd.history_position import (
+    EARLIEST,
+    LATEST,
+    OffsetAheadError,
+    Position,
+    find_seq,
+    parse_position,
+)
 
 # 2026-11-15T10:00:00Z
 TEN_NS = 1_794_736_800_000_000_000
@@ -89,3 +98,39 @@ def test_a_position_is_parsed(text: str, expected: Position) -> None:
 def test_invalid_positions_are_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (the text depends on the invalid part)
         parse_position(text)
+
+
+class TestReplicatedLog:
+    def test_messages_that_are_not_confirmed_do_not_exist(self) -> None:
+        host = ReplicatedHost()
+        times = []
+        for body in "abc":
+            host.clock.advance(SECOND_NS)
+            times.append(host.clock.wall_ns())
+            host.publish("t", body)
+        host.confirm(1)
+        log = host.log
+        first = log.first_seq
+
+        assert first == find_seq(log, EARLIEST)
+        assert first + 1 == find_seq(log, LATEST)
+        assert first + 1 == find_seq(log, seq(first + 1))
+        assert [first, first + 1, first + 1] == [find_seq(log, time(each)) for each in times]
+        with pytest.raises(OffsetAheadError) as raised:
+            find_seq(log, seq(first + 2))
+        assert first + 1 == raised.value.next_seq
+
+    def test_positions_of_an_earlier_run_stay_valid(self) -> None:
+        host = ReplicatedHost()
+        host.publish("t", "a", "b")
+        host.confirm()
+        end = host.log.next_seq
+        host.restart()
+        host.publish("t", "c")
+        log = host.log
+
+        assert log.first_seq == log.high_watermark
+        assert end == find_seq(log, LATEST)
+        assert end == find_seq(log, seq(end))
+        with pytest.raises(OffsetAheadError):
+            find_seq(log, seq(end + 1))

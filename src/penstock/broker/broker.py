@@ -10,6 +10,7 @@ from dataclasses import replace
 from penstock.broker.channel import RETRY_NS, Channel
 from penstock.broker.latency import LatencyWindow
 from penstock.broker.memory_log import MemoryLog
+from penstock.broker.replicated_topic import ReplicatedTopic
 from penstock.broker.scheduler import EngineCallbacks, Scheduler
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
@@ -105,6 +106,13 @@ class Broker:
         topic.delete_channel(name)
         if topic.ephemeral and not topic.channels:
             self.delete_topic(topic.name)
+
+    def set_high_watermark(self, name: str, seq: int) -> None:
+        """All followers in sync have the messages of a replicated topic below `seq`: passes them on
+        to the channels, and shows them to readers. A topic that does not exist is ignored."""
+        topic = self.topics.get(name)
+        if isinstance(topic, ReplicatedTopic):
+            topic.set_high_watermark(seq)
 
     # Subscribers.
 
@@ -287,7 +295,8 @@ class Broker:
         else:
             store, issues = self._data_path.open_topic(name, wall_ns=wall_ns)
             self.issues.extend(issues)
-        topic = Topic(
+        is_replicated = isinstance(store, TopicStore) and store.log.epoch > 0
+        topic = (ReplicatedTopic if is_replicated else Topic)(
             name,
             store,
             self._settings,

@@ -26,6 +26,16 @@ class MemoryLog:
         return self._held[0].first_seq if self._held else self.next_seq
 
     @property
+    def high_watermark(self) -> int:
+        """All messages may be delivered."""
+        return self.next_seq
+
+    @property
+    def latest_seq(self) -> int:
+        """Where a channel starts that wants only new messages."""
+        return self.next_seq
+
+    @property
     def sync_requested_seq(self) -> int:
         """No fsync is ever needed."""
         return self.next_seq

@@ -165,10 +165,14 @@ class EphemeralQueue:
     """The queue of an ephemeral channel, or of a channel of an ephemeral topic."""
 
     def __init__(
-        self, window_max: int, on_due: Callable[[int], None], on_progress: Callable[[], None]
+        self,
+        window_max: int,
+        on_due: Callable[[int], None],
+        on_progress: Callable[[], None],
+        first_seq: int = 0,
     ) -> None:
         """`on_due` is called with the wall time at which `enqueue_due` will have something to do,
-        `on_progress` when a message was finished."""
+        `on_progress` when a message was finished. Messages below `first_seq` are not queued."""
         self.in_sequence = True
         """Whether the windows hold first deliveries in the order of the topic, and nothing else."""
         self.window_max = window_max
@@ -176,7 +180,9 @@ class EphemeralQueue:
         self._on_due = on_due
         self._on_progress = on_progress
         self._memory = MemoryQueue(Deferred(frames_max=None), on_due)
-        self._cleared_below = 0  # The topic may release messages that were dropped by `clear`.
+        self._cleared_below = (
+            first_seq  # The topic may release messages that were dropped by `clear`.
+        )
 
     def enqueue(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
         """Adds a batch just published; at least `wanted` frames fit into the window."""

@@ -2,7 +2,9 @@
 
 All messages below `released_seq` have been passed on; the topic holds the later ones back, because
 it has no channel yet or is paused. A new channel starts at `released_seq`: the first channel gets
-all messages held back, a later one only new messages.
+all messages held back, a later one only new messages. Messages from the log's high watermark on are
+not passed on, either: with replication (`penstock.broker.replicated_topic`) it is below the end of
+the log.
 """
 
 from collections.abc import Callable
@@ -62,7 +64,10 @@ class Topic:
         self.set_node_id(settings.node_id)
         self._frame_bytes = 0
         self._counted_from = self.log.next_seq
-        self.released_seq = self.log.next_seq
+        self._released_before = 0
+        """Messages below this number, which an earlier run has passed on, do not count as released
+        once more."""
+        self.released_seq = self.log.high_watermark
         if self.store is not None:
             self._resume(self.store)
 
@@ -96,8 +101,9 @@ class Topic:
         return log.next_seq - log.sync_requested_seq
 
     def call_on_next_change(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` once: after the next batch is stored, after messages are deleted from
-        the log, or when the topic is deleted."""
+        """Calls `listener` once: after the high watermark has moved (without replication this is
+        after the next batch is stored), after messages are deleted from the log, or when the topic
+        is deleted."""
         if self._change_listeners is None:
             self._change_listeners = []
         self._change_listeners.append(listener)
@@ -155,7 +161,8 @@ class Topic:
     def empty(self) -> None:
         """Drops the messages that the topic holds back; its channels keep theirs. Raises
         StorageError."""
-        first_seq, self.released_seq = self.released_seq, self.log.next_seq
+        first_seq = self.released_seq
+        self.released_seq = max(first_seq, self.log.high_watermark)
         for channel in self.channels.values():
             channel.skip(first_seq, self.released_seq)
         if isinstance(self.log, MemoryLog):
@@ -226,7 +233,7 @@ class Topic:
         """Number of messages that the topic holds back."""
         if isinstance(self.log, MemoryLog):
             return self.log.held_count
-        return self._count_from(self.released_seq)
+        return self._count(self.released_seq, self.log.high_watermark)
 
     @property
     def backend_depth(self) -> int:
@@ -237,7 +244,9 @@ class Topic:
     def owed_seq(self) -> int:
         """All messages below this belong to the channels: passed on, or held back only by
         `await_channels`."""
-        return self.released_seq if self.paused else self.log.next_seq
+        if self.paused:
+            return self.released_seq
+        return max(self.released_seq, self.log.latest_seq)
 
     def _notify_change_listeners(self) -> None:
         listeners, self._change_listeners = self._change_listeners, None
@@ -253,6 +262,8 @@ class Topic:
             self.paused = bool(cursors.progress)
         elif not cursors.progress:
             self.released_seq = log.first_seq
+        else:
+            self._released_before = log.next_seq
         for name in cursors.progress:
             self._add_channel(name)
         self._release()
@@ -278,8 +289,10 @@ class Topic:
             self._scheduler.unsaved(self)
 
         window_max = self._settings.mem_queue_size
+        if first_seq is None and not self._is_holding():
+            first_seq = max(self.released_seq, self.log.latest_seq)
         if self.store is None or channel.ephemeral:
-            return EphemeralQueue(window_max, on_due, on_progress)
+            return EphemeralQueue(window_max, on_due, on_progress, first_seq or 0)
         return LogQueue(
             channel.name,
             self.store.log,
@@ -307,26 +320,31 @@ class Topic:
         self._choose_receivers()
         if not self._receivers:
             return
-        first_seq, held = self.released_seq, self._count_from(self.released_seq)
-        self.released_seq = self.log.next_seq
-        if self.released_seq > first_seq:
-            runs = self._held_in_memory(first_seq)
-            for channel in self._receivers:
-                channel.release(runs, held, self.released_seq)
+        self._release_from_log(self.log.high_watermark)
         if isinstance(self.log, MemoryLog):
             self.log.drop_kept()
         self._persist_pause_point()
 
-    def _count_from(self, seq: int) -> int:
-        """Number of messages from `seq` on. Sequence numbers skipped after a power loss do not
-        count."""
-        count = self.log.next_seq - seq
+    def _release_from_log(self, end: int) -> None:
+        """Passes messages below `end` on to the channels, which read them from the log."""
+        first_seq = self.released_seq
+        if end > first_seq:
+            held = self._count(max(first_seq, self._released_before), end)
+            runs = self._held_in_memory(first_seq, end)
+            self.released_seq = end
+            for channel in self._receivers:
+                channel.release(runs, held, end)
+
+    def _count(self, first_seq: int, end: int) -> int:
+        """Number of messages in `[first_seq, end)`. Sequence numbers skipped after a power loss do
+        not count."""
+        count = max(end - first_seq, 0)
         if count and isinstance(self.log, TopicLog):
-            count -= sum(end - first for first, end in self.log.gaps(seq, self.log.next_seq))
+            count -= sum(end - first for first, end in self.log.gaps(first_seq, end))
         return count
 
-    def _held_in_memory(self, first_seq: int) -> list[Run]:
-        """Reads held messages for ephemeral channels: at most --mem-queue-size."""
+    def _held_in_memory(self, first_seq: int, end: int) -> list[Run]:
+        """Reads held messages below `end` for ephemeral channels: at most --mem-queue-size."""
         if not self.ephemeral and not any(each.ephemeral for each in self.channels.values()):
             return []
         runs: list[Run] = []
@@ -335,7 +353,13 @@ class Topic:
             runs.extend(more)
             seq = more[-1].first_seq + len(more[-1].frames)
             count += sum(len(run.frames) for run in more)
-        return runs
+            if seq >= end:
+                break
+        return [
+            run if run.next_seq <= end else run._replace(frames=run.frames[: end - run.first_seq])
+            for run in runs
+            if run.first_seq < end
+        ]
 
     def _persist_pause_point(self) -> None:
         """Journals the first message that the topic holds back, unless it is journaled already."""

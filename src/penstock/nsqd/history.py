@@ -144,7 +144,7 @@ class TopicHistory(_HistoryEndpoints):
             "log_id": log.log_id,
             "node_id": self._broker.node_id,
             "first_seq": log.first_seq,
-            "next_seq": log.next_seq,
+            "next_seq": log.high_watermark,
             "first_timestamp_ns": filled[0].first_timestamp_ns if filled else None,
             "last_timestamp_ns": filled[-1].last_timestamp_ns if filled else None,
             "bytes": log.byte_size,
@@ -199,7 +199,7 @@ def _end_of_range(
 ) -> int | None:
     """One past the last requested sequence number; None for a stream without end."""
     position, limit = _position_arg(args, "to"), count_arg(args, "limit")
-    end: int | None = None if follow else log.next_seq
+    end: int | None = None if follow else max(first_seq, log.high_watermark)
     if position is not None:
         check_log_id(log, position)
     if position is not None and follow:
@@ -210,10 +210,10 @@ def _end_of_range(
     elif position is not None and position.kind == "seq":
         # The end of a range may be a deleted message.
         end = position.value
-        if end > log.next_seq:
-            raise OffsetAheadError(log.next_seq)
+        if end > log.high_watermark:
+            raise OffsetAheadError(log.high_watermark)
     elif position is not None:
-        end = find_seq(log, position)
+        end = min(find_seq(log, position), log.high_watermark)
     if end is not None and end < first_seq:
         raise HttpError(400, "INVALID_RANGE")
     if limit is not None:
@@ -304,8 +304,8 @@ class ChannelHistory(_HistoryEndpoints):
     def _commit(self, request: Request) -> object:
         _, log, channel = _find_channel_log(self._broker, request.args)
         seq = _seq_arg(request.args, log)
-        if seq > log.next_seq:
-            raise OffsetAheadError(log.next_seq)
+        if seq > log.latest_seq:
+            raise OffsetAheadError(log.latest_seq)
         self._change_mode(channel, _COMMIT)
         floor = channel.commit(seq)
         channel.committed_at_ns = self._services.clock.wall_ns()

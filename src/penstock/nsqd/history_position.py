@@ -106,9 +106,10 @@ def parse_position(text: str) -> Position:
 
 
 def find_seq(log: TopicLog, position: Position) -> int:
-    """Sequence number of the message at a position, or the log's `next_seq`.
+    """Sequence number of the message at a position, or the log's `latest_seq`.
 
     A sequence number must be that of a stored message or of the next one; any time is accepted.
+    With replication, messages from `latest_seq` on do not exist yet for the caller.
     Raises LogGoneError, OffsetTrimmedError, OffsetAheadError or StorageError.
     """
     check_log_id(log, position)
@@ -116,12 +117,12 @@ def find_seq(log: TopicLog, position: Position) -> int:
         case "earliest":
             return log.first_seq
         case "latest":
-            return log.next_seq
+            return log.latest_seq
         case "time":
-            return log.seq_at_time(position.value)
+            return min(log.seq_at_time(position.value), log.latest_seq)
     seq = position.value
-    if seq > log.next_seq:
-        raise OffsetAheadError(log.next_seq)
+    if seq > log.latest_seq:
+        raise OffsetAheadError(log.latest_seq)
     segment = log.maybe_segment_from(seq)
     if segment is not None and segment.first_seq > seq:
         raise OffsetTrimmedError(segment.first_seq)

@@ -206,7 +206,7 @@ class LogCatalog:
             log, entry = topic.store.log, entries.get(name)
             if (
                 entry is None
-                or entry.topic.next_seq != log.next_seq
+                or entry.topic.high_watermark != log.high_watermark
                 or entry.topic.first_seq != log.first_seq
                 or entry.trimmed_bytes != log.trimmed_bytes
                 or entry.topic.log_id != log.log_id
@@ -235,7 +235,7 @@ class LogCatalog:
             log_id=log.log_id,
             first_seq=log.first_seq,
             next_seq=log.next_seq,
-            high_watermark=log.next_seq,
+            high_watermark=log.high_watermark,
             bytes=log.byte_size,
         )
         self._entries[name] = _LogState(row, log.trimmed_bytes, self._version)

@@ -53,7 +53,8 @@ class ReadJob:
 
 
 class LogReader:
-    """Reads `[seq, end)` of a log; without `end`, also all future messages."""
+    """Reads `[seq, end)` of a log; without `end`, also all future messages. It reads no messages
+    from the high watermark on."""
 
     def __init__(self, log: TopicLog, seq: int, end: int | None = None) -> None:
         self.seq = seq
@@ -76,13 +77,13 @@ class LogReader:
         return self._end is not None and self.seq >= self._end
 
     def next_read(self, max_bytes: int) -> ReadJob | None:
-        """Return what to read next; None at the end of the log or of the range.
+        """Return what to read next; None at the high watermark or at the end of the range.
 
         Raises StorageError, in particular TrimmedError.
         """
         if self._log.is_closed:
             raise LogClosedError("the topic has been closed")
-        while not self.is_done:
+        while not self.is_done and self.seq < self._log.high_watermark:
             segment = self._segment
             if segment is not None and self._position < segment.end:
                 assert self._file is not None
@@ -107,9 +108,14 @@ class LogReader:
         if not found:
             self.seq, self._position = self._segment.next_seq, self._segment.end
             return []
-        first, last = self.seq, found[-1].header
-        self.seq, self._position = max(first, last.next_seq), last.end
-        end = self.seq if self._end is None else self._end
+        first, last, high_watermark = self.seq, found[-1].header, self._log.high_watermark
+        if last.next_seq <= high_watermark:
+            self.seq, self._position = max(first, last.next_seq), last.end
+        else:  # Continue with the first batch that is not completely below the high watermark.
+            headers = (each.header for each in found)
+            last = next(each for each in headers if each.next_seq > high_watermark)
+            self.seq, self._position = max(first, high_watermark), last.position
+        end = self.seq if self._end is None else min(self._end, self.seq)
         return [
             _clip(each, first, end)
             for each in found

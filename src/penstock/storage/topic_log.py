@@ -8,6 +8,11 @@ log uses numbers, it reserves them durably, so that they are not used again afte
 When `append` returns, the messages survive the end of this process. Messages below `synced_seq`
 survive a power loss, too.
 
+With replication (an epoch above 0), only messages below `high_watermark` may be delivered and shown
+to readers: those that all followers in sync have. The log stores and reads the others, too; its
+callers ask for the high watermark. After a start it is `first_seq`, because it is not known which
+of the stored messages the current followers have, until replication sets it.
+
 If a write fails, the batch is not stored, and the next append tries again. If an fsync fails, the
 system may treat the bytes as written, so that a later fsync proves nothing. Therefore the log takes
 no append until the unsynced batches have been rewritten and fsynced. The next sync does so. It also
@@ -73,6 +78,8 @@ class TopicLog:
         """Called after each append."""
         self.on_segment_removed: Callable[[int], None] | None = None
         """Called with `first_seq` of each segment that was trimmed."""
+        self._confirmed_seq = (segments[0].first_seq if segments else next_seq) if epoch else None
+        self._opened_seq = next_seq
         self._log_id_bytes = log_id
         self._reserve_seqs = reserve_seqs
         self.log_id = log_id.hex()
@@ -114,6 +121,25 @@ class TopicLog:
     def first_seq(self) -> int:
         """The oldest stored message; `next_seq` if there is none."""
         return self._segments[0].first_seq if self._segments else self.next_seq
+
+    @property
+    def high_watermark(self) -> int:
+        """Messages below this number may be delivered and shown to readers: `next_seq` without
+        replication."""
+        return self.next_seq if self._confirmed_seq is None else self._confirmed_seq
+
+    def set_high_watermark(self, seq: int) -> None:
+        """Set the high watermark of a replicated log. It never moves back, nor above `next_seq`."""
+        assert self._confirmed_seq is not None
+        self._confirmed_seq = max(self._confirmed_seq, min(seq, self.next_seq))
+
+    @property
+    def latest_seq(self) -> int:
+        """Where a reader or a channel starts that wants only new messages: the high watermark. As
+        long as that has not reached the messages of earlier runs, these do not count as new."""
+        if self._confirmed_seq is None:
+            return self.next_seq
+        return max(self._confirmed_seq, self._opened_seq)
 
     @property
     def byte_size(self) -> int:
@@ -475,6 +501,9 @@ class TopicLog:
     def _drop_removed_segments(self) -> None:
         removed = [segment for segment in self._segments if segment.is_removed]
         self._segments = [segment for segment in self._segments if not segment.is_removed]
+        if self._confirmed_seq is not None:
+            # An earlier run has passed the removed messages on, so they are confirmed.
+            self.set_high_watermark(self.first_seq)
         if self.on_segment_removed is not None:
             for segment in removed:
                 self.on_segment_removed(segment.first_seq)
