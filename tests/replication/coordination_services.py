@@ -4,6 +4,7 @@ interface."""
 import asyncio
 import itertools
 import secrets
+import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -146,13 +147,14 @@ class EtcdService(Service):
         lease_seconds: int = 10,
         user: str = "",
         password: str = "",
+        tls: ssl.SSLContext | None = None,
         request_timeout_seconds: float = 30.0,
     ) -> None:
         """The default times are long, so that a busy machine does not disturb."""
         super().__init__()
         self.node = node or f"n-{secrets.token_hex(4)}"
         self.config = EtcdConfig(
-            urls, user, password, request_timeout_seconds=request_timeout_seconds
+            urls, user, password, tls, request_timeout_seconds=request_timeout_seconds
         )
         self.log_lines: list[str] = []
         self._lease_seconds = lease_seconds

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import http.server
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trustme
 import uvloop
 from tests.replication.coordination_services import (
     CLUSTER,
@@ -29,7 +31,7 @@ from penstock.replication.etcd import EtcdCoordinator, read_cluster, write_recor
 from penstock.replication.etcd_client import EtcdClient, EtcdConfig
 from penstock.replication.node_record import FORMAT, encode_record
 from penstock.testing.addresses import reserved_address
-from penstock.testing.etcd import EtcdProcess, has_etcd, run_etcd
+from penstock.testing.etcd import EtcdProcess, EtcdTls, has_etcd, run_etcd
 
 needs_etcd = pytest.mark.skipif(not has_etcd(), reason="needs etcd")
 
@@ -374,6 +376,135 @@ class TestFailures:
             assert views == seen.views
 
         play(service, scene)
+
+
+class FreezingProxy:
+    """Forwards connections to etcd until they are frozen: then they stay open, and nothing is
+    forwarded, as if a router had forgotten them."""
+
+    def __init__(self, etcd: EtcdProcess) -> None:
+        self.watches = 0
+        self._etcd_port = int(etcd.url.rpartition(":")[2])
+        self._frozen_watches = asyncio.Event()
+        self._frozen_others = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def freeze_watches(self) -> None:
+        """Freeze the connections that carry a watch now, but no later one."""
+        self._frozen_watches.set()
+        self._frozen_watches = asyncio.Event()
+
+    def freeze_for_ever(self) -> None:
+        """Freeze all connections, also later ones."""
+        self._frozen_watches.set()
+        self._frozen_others.set()
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        etcd_reader, etcd_writer = await asyncio.open_connection("127.0.0.1", self._etcd_port)
+        first = await reader.read(65536)
+        etcd_writer.write(first)
+        is_watch = first.startswith(b"POST /v3/watch")
+        self.watches += is_watch
+        frozen = self._frozen_watches if is_watch else self._frozen_others
+        for source, sink in ((reader, etcd_writer), (etcd_reader, writer)):
+            task = asyncio.ensure_future(self._forward(source, sink, frozen))
+            self._tasks.add(task)
+
+    async def _forward(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, frozen: asyncio.Event
+    ) -> None:
+        try:
+            while data := await source.read(65536):
+                if not frozen.is_set():
+                    sink.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            sink.close()
+
+
+@needs_etcd
+def test_a_watch_on_a_dead_connection_is_noticed(shared_etcd: EtcdProcess) -> None:
+    async def main() -> None:
+        proxy = FreezingProxy(shared_etcd)
+        service = EtcdService(await proxy.open(), lease_seconds=2)
+        writer = EtcdService(shared_etcd.url, node=service.node)
+        try:
+            _, seen = await service.start("a")
+            first, _ = await writer.start("b")
+            proxy.freeze_watches()
+            assert WriteResult.STORED == await writer.write(first, make_record(), 0)
+            await service.until(lambda: seen.last.record == make_record(), "the record")
+
+            assert [True, False, True] == seen.connections[:3]
+            assert proxy.watches >= 2
+            assert "the watch misses changes" in "".join(service.log_lines)
+        finally:
+            await service.close_all()
+            await writer.close_all()
+            await proxy.close()
+
+    uvloop.run(main())
+
+
+@needs_etcd
+def test_a_server_that_hangs_is_replaced_by_the_next(shared_etcd: EtcdProcess) -> None:
+    async def main() -> None:
+        proxy = FreezingProxy(shared_etcd)
+        service = EtcdService(
+            await proxy.open(), shared_etcd.url, lease_seconds=3, request_timeout_seconds=1
+        )
+        try:
+            first, seen = await service.start("a")
+            first.announce(make_address("a"))
+            await service.until(lambda: seen.alive, "the entry")
+            proxy.freeze_for_ever()
+            await service.until(lambda: False in seen.connections, "the loss")
+            await service.until(
+                lambda: seen.connections[-1] and seen.alive == {"a"}, "the other server"
+            )
+            leaving = make_address("a", is_leaving=True)
+            first.announce(leaving)
+            await service.until(lambda: seen.last.alive == {"a": leaving}, "the changed entry")
+        finally:
+            await service.close_all()
+            await proxy.close()
+
+    uvloop.run(main())
+
+
+@needs_etcd
+class TestTls:
+    def test_https(self, tmp_path: Path) -> None:
+        authority = trustme.CA()
+        certificate = authority.issue_cert("127.0.0.1")
+        certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        tls = EtcdTls(tmp_path / "server.pem", tmp_path / "server.pem", trusting)
+        with run_etcd(tls) as etcd:
+            service = EtcdService(etcd.url, tls=trusting)
+
+            async def scene() -> None:
+                first, seen = await service.start("a")
+                first.announce(make_address("a"))
+                assert WriteResult.STORED == await service.write(first, make_record(), 0)
+                await service.until(lambda: seen.alive and seen.last.record, "record and entry")
+                distrusting = EtcdConfig((etcd.url,), tls=ssl.create_default_context())
+                with pytest.raises(EtcdError, match="certificate verify failed"):
+                    await read_cluster(distrusting, CLUSTER)
+
+            play(service, scene)
 
 
 @contextmanager

@@ -81,8 +81,10 @@ class EtcdCoordinator:
         self._check_seconds = lease_seconds / 3
         self._listener: ViewListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        # The entry has its own client: if one server of etcd hangs, the lease must be renewed by
+        # another server before it expires, however late the watch notices the failure.
         self._entry = _MemberEntry(
-            self._client, f"{self._prefix}{_ALIVE}{member}", member, lease_seconds, log
+            EtcdClient(config), f"{self._prefix}{_ALIVE}{member}", member, lease_seconds, log
         )
         self._is_closed = False
         self._is_connected: bool | None = None  # None before the first attempt has ended
@@ -115,7 +117,7 @@ class EtcdCoordinator:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._entry.remove()
+        await self._entry.close()
         self._client.close()
 
     # Watch.
@@ -151,11 +153,13 @@ class EtcdCoordinator:
             for event in await watch.receive(seconds=max(0.0, next_check - now())):
                 self._apply(event)
                 is_late = False
+                self._retry_delay.reset()
             if now() < next_check:
                 continue
             found = await self._client.read_prefix(self._prefix)
             self._check_identity(found)
             next_check = now() + self._check_seconds
+            self._retry_delay.reset()
             was_late, is_late = is_late, self._by_name(found.kvs) != self._keys
             if was_late and is_late:
                 raise EtcdError(f"etcd at {self._client.endpoint}: the watch misses changes")
@@ -191,7 +195,6 @@ class EtcdCoordinator:
     # Calls of the listener.
 
     def _on_connected(self) -> None:
-        self._retry_delay.reset()
         self._entry.retry_now()
         if self._is_connected is False:
             self._log.info("etcd: connected to %s", self._client.endpoint)
@@ -329,6 +332,7 @@ class _MemberEntry:
                 continue
             except EtcdError as error:
                 self._log.repeating_error(str(error), "etcd: %s", error)
+                self._client.use_next_endpoint()
                 wait_seconds = self._retry_delay.next()
             else:
                 self._retry_delay.reset()
@@ -341,13 +345,18 @@ class _MemberEntry:
             except TimeoutError:
                 pass
 
-    async def remove(self) -> None:
+    async def close(self) -> None:
         """Delete the entry, if etcd answers soon. `maintain` must not be running."""
-        if not self._lease:
-            return
+        if self._lease:
+            await self._revoke()
+        self._client.close()
+
+    async def _revoke(self) -> None:
         try:
             async with asyncio.timeout(REVOKE_SECONDS):
                 await self._client.revoke_lease(self._lease)
+        except LeaseExpiredError:
+            pass  # The entry has gone with it.
         except (EtcdError, TimeoutError) as error:
             self._log.warning(
                 "etcd: cannot delete the entry of this member: %s; it expires after %d s",

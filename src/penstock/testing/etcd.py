@@ -12,17 +12,18 @@ import http.client
 import json
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.testing.addresses import reserved_address
 from penstock.testing.waiting import wait_until
 
-__all__ = ["EtcdProcess", "has_etcd", "run_etcd"]
+__all__ = ["EtcdProcess", "EtcdTls", "has_etcd", "run_etcd"]
 
 _PROGRAM = "etcd"
 _REQUEST_SECONDS = 60.0
@@ -33,15 +34,23 @@ def has_etcd() -> bool:
     return shutil.which(_PROGRAM) is not None
 
 
+class EtcdTls(NamedTuple):
+    """Certificate and key of the server, for 127.0.0.1, and a context that trusts it."""
+
+    cert_file: Path
+    key_file: Path
+    context: ssl.SSLContext
+
+
 @contextmanager
-def run_etcd() -> Iterator["EtcdProcess"]:
-    """Run etcd for the duration of a block."""
+def run_etcd(tls: EtcdTls | None = None) -> Iterator["EtcdProcess"]:
+    """Run etcd for the duration of a block; with `tls`, it serves HTTPS only."""
     with (
         tempfile.TemporaryDirectory(prefix="etcd-") as folder,
         reserved_address() as client_address,
         reserved_address() as peer_address,
     ):
-        etcd = EtcdProcess(Path(folder), client_address, peer_address)
+        etcd = EtcdProcess(Path(folder), client_address, peer_address, tls)
         try:
             etcd.start()
             yield etcd
@@ -52,8 +61,11 @@ def run_etcd() -> Iterator["EtcdProcess"]:
 class EtcdProcess:
     """An etcd, started by `run_etcd`. It restarts on the same ports, with the same data."""
 
-    def __init__(self, folder: Path, client_address: str, peer_address: str) -> None:
-        self.url = f"http://{client_address}"
+    def __init__(
+        self, folder: Path, client_address: str, peer_address: str, tls: EtcdTls | None
+    ) -> None:
+        self.url = f"{'https' if tls else 'http'}://{client_address}"
+        self._tls = tls
         self._client_address = client_address
         self._peer_url = f"http://{peer_address}"
         self._folder = folder
@@ -95,7 +107,7 @@ class EtcdProcess:
     def call(self, path: str, **request: object) -> Any:
         """Send a request to the JSON gateway; returns the answer. Fails if the status is not
         200."""
-        connection = http.client.HTTPConnection(self._client_address, timeout=_REQUEST_SECONDS)
+        connection = self._connection()
         try:
             connection.request("POST", path, json.dumps(request))
             response = connection.getresponse()
@@ -118,7 +130,15 @@ class EtcdProcess:
     def _data_folder(self) -> Path:
         return self._folder / "data"
 
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._client_address, timeout=_REQUEST_SECONDS)
+        return http.client.HTTPSConnection(
+            self._client_address, timeout=_REQUEST_SECONDS, context=self._tls.context
+        )
+
     def _command(self) -> list[str]:
+        tls = self._tls
         return [
             _PROGRAM,
             "--name=test",
@@ -128,13 +148,14 @@ class EtcdProcess:
             f"--listen-peer-urls={self._peer_url}",
             f"--initial-advertise-peer-urls={self._peer_url}",
             f"--initial-cluster=test={self._peer_url}",
+            *([f"--cert-file={tls.cert_file}", f"--key-file={tls.key_file}"] if tls else []),
         ]
 
     def _is_ready(self) -> bool:
         process = self._running()
         log = (self._folder / "log").read_text(errors="replace")
         assert process.poll() is None, f"etcd ended with exit code {process.poll()}:\n{log}"
-        connection = http.client.HTTPConnection(self._client_address, timeout=_REQUEST_SECONDS)
+        connection = self._connection()
         try:
             connection.request("GET", "/health")
             body = connection.getresponse().read()
