@@ -88,7 +88,7 @@ class EtcdCoordinator:
         )
         self._is_closed = False
         self._is_connected: bool | None = None  # None before the first attempt has ended
-        self._retry_delay = RetryDelay()
+        self._retry_delay = _RetryDelay()
         self._keys: dict[str, KeyValue] = {}  # by the part after the prefix
         self._view: ClusterView | None = None
         self._error_text = ""  # of the last error passed to the listener
@@ -267,7 +267,7 @@ class EtcdCoordinator:
             self._log.exception("etcd: internal error - %r", bug, error=bug)
 
 
-class RetryDelay:
+class _RetryDelay:
     """Growing delays between attempts."""
 
     def __init__(self) -> None:
@@ -298,7 +298,7 @@ class _MemberEntry:
         self._is_stored = False
         self._is_held_by_other = False
         self._renew_at = 0.0
-        self._retry_delay = RetryDelay()
+        self._retry_delay = _RetryDelay()
         self._wake_up = asyncio.Event()
 
     def announce(self, address: MemberAddress) -> None:
@@ -329,7 +329,7 @@ class _MemberEntry:
                 await self._update()
             except LeaseExpiredError:
                 self._lease = 0
-                continue
+                wait_seconds = self._retry_delay.next()
             except EtcdError as error:
                 self._log.repeating_error(str(error), "etcd: %s", error)
                 self._client.use_next_endpoint()
