@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock.broker.engine import Engine
-from penstock.broker.publishing import TURN_BYTES, TurnBatch
+from penstock.broker.publishing import TURN_BYTES, PublishConfirmation, TurnBatch
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
@@ -54,13 +54,16 @@ class FutureAnswer:
 class Bench:
     """An engine on a disk in memory; nobody consumes here."""
 
-    def __init__(self, *, sync_every: int = 2500) -> None:
+    def __init__(
+        self, *, sync_every: int = 2500, confirmation: PublishConfirmation | None = None
+    ) -> None:
         self.files = FaultyFiles(MemoryFiles())
         self.clock = ManualClock()
         self.appends = Appends()
         loop = asyncio.get_running_loop()
         self.commit = GroupCommit(loop.call_soon_threadsafe, loop.call_later, sync_every=sync_every)
-        self.data_path = DataPath.open("", LogSettings(), self.files)
+        epoch = 0 if confirmation is None else 1
+        self.data_path = DataPath.open("", LogSettings(), self.files, epoch=epoch)
         self.engine = Engine(
             BrokerSettings(),
             self.data_path,
@@ -72,6 +75,7 @@ class Bench:
             log=Logger("", LogLevel.FATAL),
             report_bug=raise_bug,
             housekeeping_seconds=1.0,
+            confirmation=confirmation,
         )
         self.broker = self.engine.broker
         self.publisher = self.engine.publisher

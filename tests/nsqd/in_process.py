@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from penstock.common.logs import Logger, LogLevel
-from penstock.nsqd.daemon import Nsqd
+from penstock.nsqd.daemon import Nsqd, ReplicationHooks
 from penstock.nsqd.options import NsqdOptions
 
 __all__ = ["connected", "serving"]
 
 
 @asynccontextmanager
-async def serving(data_path: Path, **options: Any) -> AsyncIterator[Nsqd]:
+async def serving(
+    data_path: Path, *, replication: ReplicationHooks | None = None, **options: Any
+) -> AsyncIterator[Nsqd]:
     """Runs nsqd on free ports of 127.0.0.1."""
     addresses = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
     all_options = NsqdOptions(data_path=str(data_path), **{**addresses, **options})
-    nsqd = Nsqd(all_options, Logger("", LogLevel.ERROR), stop=lambda: None)
+    log = Logger("", LogLevel.ERROR)
+    nsqd = Nsqd(all_options, log, stop=lambda: None, replication=replication)
     await nsqd.start()
     try:
         yield nsqd

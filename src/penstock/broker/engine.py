@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock.broker.broker import Broker
-from penstock.broker.publishing import Publisher
+from penstock.broker.publishing import PublishConfirmation, Publisher
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS, Clock
@@ -77,11 +77,12 @@ class Engine:
         log: Logger,
         report_bug: Callable[[str, Exception], None],
         housekeeping_seconds: float,
+        confirmation: PublishConfirmation | None = None,
     ) -> None:
         """Opens all topics of the data path. Raises StorageError.
 
         `sample` draws uniformly from [0, 1). `report_bug` is called with unexpected exceptions;
-        the engine continues with the next step.
+        the engine continues with the next step. `confirmation` is None without replication.
         """
         self.report_bug = report_bug
         self.topology_changed = listener.topology_changed
@@ -96,7 +97,7 @@ class Engine:
         self._advance_timer: TimerHandle | None = None
         self._housekeeping_timer: TimerHandle | None = None
         self._save_seconds = SAVE_SECONDS
-        self.publisher = Publisher(commit, self.end_turn_soon, report_bug)
+        self.publisher = Publisher(commit, self.end_turn_soon, report_bug, confirmation)
         self.broker = Broker(settings, data_path, self, clock, sample)
 
     def start(self) -> None:

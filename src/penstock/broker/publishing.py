@@ -8,6 +8,9 @@ producers, or too many topics, for batches to form, the publisher stores each pu
 From `publish` until the end of the turn a message is neither stored nor acknowledged. Code that
 reads or changes a topic calls `store` first. `Replies` keeps the replies of a connection in order
 while some of them wait for a batch.
+
+With replication, a batch of a persistent topic is answered after `PublishConfirmation` has
+confirmed it. All publishes except deferred ones then go through the batch of the turn.
 """
 
 from collections import deque
@@ -20,7 +23,7 @@ from penstock.broker.topic import Topic
 from penstock.common.errors import InternalError, LogClosedError, StorageError
 from penstock.storage import GroupCommit, TopicLog
 
-__all__ = ["BatchWaiter", "Publisher", "Replies", "TurnBatch"]
+__all__ = ["BatchWaiter", "PublishConfirmation", "Publisher", "Replies", "TurnBatch"]
 
 # Batches of this size are stored before the turn ends: larger writes save nothing.
 TURN_BYTES = 256 * 1024
@@ -49,6 +52,24 @@ class TurnBatch(Struct, eq=False):
     waiters: list[BatchWaiter] = field(default_factory=list)
 
 
+class PublishConfirmation(Protocol):
+    """Replication, as the publisher sees it: decides whether messages may be stored, and when they
+    are confirmed."""
+
+    def check_writable(self) -> None:
+        """Raises NotInSyncError, or another StorageError, if no messages may be stored now."""
+
+    def when_confirmed(
+        self, topic: Topic, next_seq: int, done: Callable[[StorageError | None], None]
+    ) -> None:
+        """Calls `done` once in the loop's thread, after this method has returned: when all messages
+        of the topic below `next_seq` are confirmed, or with the error if they cannot be. With
+        `--sync-every=1` they are confirmed only if they are below the log's `synced_seq`, too."""
+
+    def synced(self, topic: Topic) -> None:
+        """With `--sync-every=1`: an fsync has moved `synced_seq` of the topic's log."""
+
+
 class Publisher:
     """Stores publishes in batches, and requests the fsyncs that `--sync-every` requires."""
 
@@ -57,13 +78,17 @@ class Publisher:
         commit: GroupCommit,
         end_turn_soon: Callable[[], None],
         report_bug: Callable[[str, Exception], None],
+        confirmation: PublishConfirmation | None = None,
     ) -> None:
         """`end_turn_soon` is called when there is something to store, or batches to answer: the
         engine then calls `store` and `take_done` at the end of the loop's turn. `report_bug` is
-        called with unexpected exceptions; each fails only its own batch."""
+        called with unexpected exceptions; each fails only its own batch. `confirmation` is None
+        without replication."""
         self._commit = commit
+        self._confirmation = confirmation
         self._report_bug = report_bug
-        self._sync_every = commit.sync_every
+        # With replication every publish goes through `_sync`, which has the replies wait.
+        self._sync_every = commit.sync_every if confirmation is None else 0
         self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, TurnBatch] = {}
         self._byte_size = 0
@@ -98,6 +123,8 @@ class Publisher:
     ) -> TurnBatch | None:
         """Publishes messages that are delivered after `defer_ns`. They are stored at once."""
         self.store()  # Keeps the order of publishes.
+        if self._confirmation is not None and not topic.ephemeral:
+            self._confirmation.check_writable()
         if topic.publish(bodies, defer_ns) < self._sync_every:
             return None
         return self._sync_at_once(topic)
@@ -108,8 +135,11 @@ class Publisher:
         if not self._batches:
             return
         batches, self._batches, self._byte_size = self._batches, {}, 0
+        confirmation = self._confirmation
         for topic, batch in batches.items():
             try:
+                if confirmation is not None and not topic.ephemeral:
+                    confirmation.check_writable()
                 if topic.publish(batch.bodies) < self._sync_every:
                     batch.is_safe = True
                 else:
@@ -136,8 +166,10 @@ class Publisher:
         return done
 
     def skip_batching(self, count: int) -> None:
-        """Stores each of the next `count` publishes at once, instead of at the end of the turn."""
-        self._unbatched_left = count
+        """Stores each of the next `count` publishes at once, instead of at the end of the turn.
+        With replication this has no effect."""
+        if self._confirmation is None:
+            self._unbatched_left = count
 
     def _sync_at_once(self, topic: Topic) -> TurnBatch | None:
         """Requests an fsync of messages that were stored at once. Returns a batch to wait for if
@@ -147,20 +179,53 @@ class Publisher:
         return None if batch.is_safe else batch
 
     def _sync(self, topic: Topic, batch: TurnBatch) -> None:
-        """Requests an fsync. With `--sync-every=1` the batch is done after it, else at once."""
+        """Requests an fsync. With `--sync-every=1` the batch is done after it, else at once; with
+        replication, after its confirmation."""
+        if self._confirmation is not None:
+            self._await_confirmation(self._confirmation, topic, batch)
+            return
 
         def synced(failure: StorageError | None) -> None:
-            if isinstance(failure, LogClosedError):
-                failure = StorageError(f"topic {topic.name} was deleted")
-            batch.failure = failure
-            batch.is_safe = failure is None
-            self._done_batches.append(batch)
-            self._end_turn_soon()
+            self._set_done(topic, batch, failure)
 
         assert isinstance(topic.log, TopicLog)
         batch.is_safe = self._commit.request_in_background(topic.log)
         if not batch.is_safe:
             self._commit.request(topic.log, synced)
+
+    def _await_confirmation(
+        self, confirmation: PublishConfirmation, topic: Topic, batch: TurnBatch
+    ) -> None:
+        """Requests the fsync that `--sync-every` requires, and the confirmation of a batch."""
+        log = topic.log
+        if not isinstance(log, TopicLog):  # An ephemeral topic is not replicated.
+            batch.is_safe = True
+            return
+
+        def synced(failure: StorageError | None) -> None:
+            if failure is None:
+                confirmation.synced(topic)
+            else:
+                self._set_done(topic, batch, failure)
+
+        def confirmed(failure: StorageError | None) -> None:
+            self._set_done(topic, batch, failure)
+
+        is_sync_due = log.next_seq - log.sync_requested_seq >= self._commit.sync_every
+        confirmation.when_confirmed(topic, log.next_seq, confirmed)
+        if is_sync_due and not self._commit.request_in_background(log):
+            self._commit.request(log, synced)
+
+    def _set_done(self, topic: Topic, batch: TurnBatch, failure: StorageError | None) -> None:
+        """Has a batch answered at the end of the turn."""
+        if batch.is_safe or batch.failure is not None:
+            return  # Its fsync has failed before the confirmation.
+        if isinstance(failure, LogClosedError):
+            failure = StorageError(f"topic {topic.name} was deleted")
+        batch.failure = failure
+        batch.is_safe = failure is None
+        self._done_batches.append(batch)
+        self._end_turn_soon()
 
 
 PendingReply: TypeAlias = tuple[TurnBatch | None, str, bytes, Callable[[], object] | None]

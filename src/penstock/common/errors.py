@@ -209,6 +209,10 @@ class EtcdError(ReplicationError):
         self.is_permanent = is_permanent
 
 
+class NotInSyncError(StorageError):
+    """Too few members of a replicated node are in sync to store messages."""
+
+
 class InternalError(StorageError):
     """An unexpected exception was caught and logged with its traceback."""
 

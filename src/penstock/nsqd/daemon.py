@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import uvloop
 
 from penstock import NSQ_VERSION
 from penstock.broker.engine import Engine
+from penstock.broker.publishing import PublishConfirmation
 from penstock.broker.topic import Topic
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, Clock, SystemClock
@@ -51,10 +52,10 @@ from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, ClientServices
 from penstock.nsqd.tls_config import TlsRequiredMiddleware, server_tls
-from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles
+from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles, StoreObserver
 from penstock.storage.layout import IMPORTING_NAME
 
-__all__ = ["Nsqd", "run"]
+__all__ = ["Nsqd", "ReplicationHooks", "run"]
 
 # Time that a clean stop waits for clients to read pending data.
 STOP_SECONDS = 1.0
@@ -93,6 +94,16 @@ async def _serve(options: NsqdOptions, log: Logger, when_serving: Callable[["Nsq
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicationHooks:
+    """The connections of a replicated data path's leader to nsqd."""
+
+    epoch: int
+    """Above 0, and above that of every earlier run."""
+    observer: StoreObserver
+    confirmation: PublishConfirmation
+
+
 class Nsqd:
     """One nsqd."""
 
@@ -103,10 +114,12 @@ class Nsqd:
         *,
         stop: Callable[[], None],
         clock: Clock | None = None,
+        replication: ReplicationHooks | None = None,
     ) -> None:
         """Opens the data path and recovers its topics. Raises penstock.common.errors.Error.
 
-        `stop` is called when nsqd is drained, and requests a clean stop.
+        `stop` is called when nsqd is drained, and requests a clean stop. `replication` is None if
+        the data path is not replicated.
         """
         self.options = options = in_effect(options)
         self.log = log
@@ -139,7 +152,11 @@ class Nsqd:
         log.info("%s", version_line("nsqd"))
         remover = BackgroundRemover(RealFiles(), lambda failure: log.error("%s", failure))
         self._data_path = DataPath.open(
-            str(self._path), settings.log_settings(options), remover=remover
+            str(self._path),
+            settings.log_settings(options),
+            remover=remover,
+            epoch=replication.epoch if replication else 0,
+            observer=replication.observer if replication else None,
         )
         self._node_id = NodeId(self._data_path, options.node_id, log)
         log.info("ID: %d", self._node_id.value)
@@ -178,6 +195,7 @@ class Nsqd:
             log=log,
             report_bug=self.report_bug,
             housekeeping_seconds=options.sync_timeout_ns / SECOND_NS,
+            confirmation=replication.confirmation if replication else None,
         )
         self.broker = self._engine.broker
         self._catalog = LogCatalog(self.broker)

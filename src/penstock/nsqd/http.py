@@ -18,7 +18,7 @@ from penstock.broker.publishing import Publisher, TurnBatch
 from penstock.broker.topic import Topic
 from penstock.common.addresses import is_address
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.common.errors import LimitReachedError, ProtocolError, StorageError
+from penstock.common.errors import LimitReachedError, NotInSyncError, ProtocolError, StorageError
 from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.options import option_value
@@ -483,7 +483,9 @@ class _PublishResponse(DeferredResponse):
 
 def _not_stored(topic: Topic, failure: StorageError, log: Logger) -> HttpError:
     log.repeating_error(failure.reason, "HTTP: failed to publish to %s - %s", topic.name, failure)
-    return HttpError(503, "EXITING")  # nsq compat: the same for every reason
+    if isinstance(failure, NotInSyncError):
+        return HttpError(503, "NOT_IN_SYNC")
+    return HttpError(503, "EXITING")  # nsq compat: the same for all other reasons
 
 
 async def _run_in_turns(steps: Steps[object]) -> object:
