@@ -65,7 +65,14 @@ class Bench:
 def on_loop(data_path: Path, test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         confirmation = ScriptedConfirmation()
-        hooks = ReplicationHooks(1, IgnoringObserver(), confirmation)
+        hooks = ReplicationHooks(
+            epoch=1,
+            observer=IgnoringObserver(),
+            confirmation=confirmation,
+            new_stream=asyncio.Protocol,
+            on_metadata=lambda _: None,
+            status=dict,
+        )
         async with serving(data_path, replication=hooks) as nsqd:
             await test(Bench(nsqd, confirmation))
 

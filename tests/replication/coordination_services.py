@@ -30,15 +30,16 @@ def make_record(member: str = "a") -> NodeRecord:
     return create_record("5f0c", member, "1")
 
 
-def make_address(member: str, session: str = "s1", *, is_leaving: bool = False) -> MemberAddress:
+def make_address(member: str, session: str = "s1", *, leading_epoch: int = 0) -> MemberAddress:
     return MemberAddress(
         member=member,
+        incarnation="1",
         session=session,
         broadcast_address=f"{member}.example",
         tcp_port=4150,
         http_port=4151,
         version="1",
-        is_leaving=is_leaving,
+        leading_epoch=leading_epoch,
     )
 
 

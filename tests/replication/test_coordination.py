@@ -172,7 +172,7 @@ def test_a_second_announcement_replaces_the_entry(play: Play) -> None:
         _, seen = await service.start("b")
         first.announce(make_address("a"))
         await service.until(lambda: {"a"} == seen.alive, "the entry")
-        leaving = make_address("a", is_leaving=True)
+        leaving = make_address("a", leading_epoch=7)
         first.announce(leaving)
         await service.until(lambda: leaving == seen.last.alive["a"], "the changed entry")
         await service.close(first)
@@ -184,7 +184,7 @@ def test_a_second_announcement_replaces_the_entry(play: Play) -> None:
 def test_the_last_of_several_announcements_is_stored(play: Play) -> None:
     async def scene(service: Service) -> None:
         first, seen = await service.start("a")
-        leaving = make_address("a", is_leaving=True)
+        leaving = make_address("a", leading_epoch=7)
         first.announce(make_address("a"))
         first.announce(leaving)
 

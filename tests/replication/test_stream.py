@@ -22,18 +22,21 @@ from penstock.replication.stream import (
     RemoveTopic,
     SegmentState,
     Settings,
-    StreamDecoder,
     Welcome,
+    decode_follower,
+    decode_leader,
     encode_message,
 )
 
 LOG_ID = bytes(range(16))
-MESSAGES: list[FollowerMessage | LeaderMessage] = [
+FROM_FOLLOWER: list[FollowerMessage] = [
     Hello("shop", "orders-1", "uuid", "a", "a1", 7, "secret", 1),
     HaveTopic("t", LOG_ID, [SegmentState(5, 2, 1000, 9)], JournalState(3, 400, 0xFFFFFFFF)),
     HaveTopic("empty", LOG_ID, [], None),
     HaveAll(),
     Ack(2**40),
+]
+FROM_LEADER: list[LeaderMessage] = [
     Welcome(7, must_sync=True),
     Refuse("another cluster", 9),
     OpenTopic(1, "t", LOG_ID),
@@ -48,25 +51,29 @@ MESSAGES: list[FollowerMessage | LeaderMessage] = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_round_trip(message: FollowerMessage | LeaderMessage) -> None:
-    assert [message] == list(StreamDecoder().feed(encode_message(message)))
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_messages_of_a_follower_arrive_in_pieces(size: int) -> None:
+    stream = b"".join(map(encode_message, FROM_FOLLOWER))
+    decoder = decode_follower()
+    pieces = (stream[at : at + size] for at in range(0, len(stream), size))
+
+    assert FROM_FOLLOWER == [message for piece in pieces for message in decoder.feed(piece)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_messages_arrive_in_pieces(size: int) -> None:
-    stream = b"".join(map(encode_message, MESSAGES))
-    decoder = StreamDecoder()
-    found = [
-        message
-        for at in range(0, len(stream), size)
-        for message in decoder.feed(stream[at : at + size])
-    ]
+def test_messages_of_a_leader_arrive_in_pieces(size: int) -> None:
+    stream = b"".join(map(encode_message, FROM_LEADER))
+    decoder = decode_leader()
+    pieces = (stream[at : at + size] for at in range(0, len(stream), size))
 
-    assert MESSAGES == found
+    assert FROM_LEADER == [message for piece in pieces for message in decoder.feed(piece)]
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 8, b"\0\0\0\1\xc1", b"\0\0\0\2\x91\x63"])
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff" * 8, b"\0\0\0\1\xc1", b"\0\0\0\2\x91\x63", encode_message(FROM_LEADER[0])],
+    ids=["too large", "not MessagePack", "unknown kind", "message of a leader"],
+)
 def test_invalid_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptStreamError):
-        list(StreamDecoder().feed(data))
+        list(decode_follower().feed(data))

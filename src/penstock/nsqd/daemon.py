@@ -15,6 +15,10 @@ import uvloop
 from penstock import NSQ_VERSION
 from penstock.broker.engine import Engine
 from penstock.broker.publishing import PublishConfirmation
+<<<<<<< HEAD
+=======
+from penstock.broker.replicated_topic import ReplicatedTopic
+>>>>>>> 60c26f0 (replication: leader, follower and member, and nsqd as a member of a replicated node)
 from penstock.broker.topic import Topic
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, Clock, SystemClock
@@ -48,6 +52,7 @@ from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
 from penstock.nsqd.node_id import NodeId
 from penstock.nsqd.options import NsqdOptions, TlsRequired, in_effect
 from penstock.nsqd.process_metrics import ErrorCounters, GcPauses, LoopLag, memory_stats
+from penstock.nsqd.replication_streams import FirstBytes
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, ClientServices
@@ -70,6 +75,11 @@ def run(
 ) -> int:
     """Runs nsqd until a signal stops it; returns the exit code."""
     raise_open_files_limit()
+    if options.cluster:
+        # Imported here, because it imports this module.
+        from penstock.nsqd.replicated import serve_member  # noqa: PLC0415
+
+        return uvloop.run(serve_member(options, log, when_serving), loop_factory=new_loop)
     return uvloop.run(_serve(options, log, when_serving), loop_factory=new_loop)
 
 
@@ -102,6 +112,15 @@ class ReplicationHooks:
     """Above 0, and above that of every earlier run."""
     observer: StoreObserver
     confirmation: PublishConfirmation
+<<<<<<< HEAD
+=======
+    new_stream: Callable[[], asyncio.Protocol]
+    """Makes the protocol of a connection that a follower has opened."""
+    on_metadata: Callable[[bytes], None]
+    """Called with the new content of nsqd.dat."""
+    status: Callable[[], dict[str, object]]
+    """What `/replication` shows."""
+>>>>>>> 60c26f0 (replication: leader, follower and member, and nsqd as a member of a replicated node)
 
 
 class Nsqd:
@@ -151,14 +170,19 @@ class Nsqd:
         self._path = Path(options.data_path or os.getcwd())
         log.info("%s", version_line("nsqd"))
         remover = BackgroundRemover(RealFiles(), lambda failure: log.error("%s", failure))
+<<<<<<< HEAD
         self._data_path = DataPath.open(
+=======
+        self._replication = replication
+        self.data_path = DataPath.open(
+>>>>>>> 60c26f0 (replication: leader, follower and member, and nsqd as a member of a replicated node)
             str(self._path),
             settings.log_settings(options),
             remover=remover,
             epoch=replication.epoch if replication else 0,
             observer=replication.observer if replication else None,
         )
-        self._node_id = NodeId(self._data_path, options.node_id, log)
+        self._node_id = NodeId(self.data_path, options.node_id, log)
         log.info("ID: %d", self._node_id.value)
         self._commit = GroupCommit(
             self._loop.call_soon_threadsafe,
@@ -170,7 +194,7 @@ class Nsqd:
         )
         self._metadata = MetadataWriter(
             self._path,
-            lambda: metadata.render(self.broker.topics.values()),
+            self._render_metadata,
             log,
             self._loop,
             ThreadPoolExecutor(1, thread_name_prefix="metadata"),
@@ -186,7 +210,7 @@ class Nsqd:
         )
         self._engine = Engine(
             settings.broker_settings(options, self._node_id.value),
-            self._data_path,
+            self.data_path,
             self._loop,
             self.clock,
             sample=random.random,
@@ -281,7 +305,20 @@ class Nsqd:
             self.log.error("failed to store on exit - %s", failure)
 
     def _close_data_path(self) -> None:
-        self._data_path.close()
+        self.data_path.close()
+
+    def release_confirmed(self, name: str) -> None:
+        """Passes messages of a topic on to its channels, after its high watermark has moved."""
+        topic = self.broker.topics.get(name)
+        if isinstance(topic, ReplicatedTopic):
+            topic.release_confirmed()
+            self._engine.end_turn_soon()
+
+    def _render_metadata(self) -> bytes:
+        content = metadata.render(self.broker.topics.values())
+        if self._replication is not None:
+            self._replication.on_metadata(content)
+        return content
 
     async def _serve_tcp(self) -> None:
         session = SessionServices(
@@ -303,9 +340,17 @@ class Nsqd:
             tls_required=self.options.tls_required is not TlsRequired.NONE,
             report_bug=self.report_bug,
         )
-        self.tcp = await listen(
-            self.options.tcp_address, lambda: Client(services), bare_name_is_path=True
-        )
+
+        def new_client() -> asyncio.Protocol:
+            return Client(services)
+
+        factory = new_client
+        if (replication := self._replication) is not None:
+
+            def factory() -> asyncio.Protocol:
+                return FirstBytes(new_client, replication.new_stream)
+
+        self.tcp = await listen(self.options.tcp_address, factory, bare_name_is_path=True)
         self.log.info("TCP: listening on %s", self.tcp.address)
 
     async def _serve_http(self) -> None:
@@ -326,6 +371,7 @@ class Nsqd:
             register_with=self._lookups.connect,
             drain=self.drain.start,
             started_at_ns=self.started_at_ns,
+            replication_status=self._replication.status if self._replication else None,
         )
         tls_middleware = (
             TlsRequiredMiddleware() if self.options.tls_required is TlsRequired.ALL else None

@@ -98,6 +98,8 @@ class NsqdHttpServices:
     # Called by PUT /config/nsqlookupd_tcp_addresses.
     register_with: Callable[[tuple[str, ...]], None]
     drain: Callable[[], None]
+    # What /replication shows; None without replication.
+    replication_status: Callable[[], dict[str, object]] | None = None
 
 
 class NsqdHttpApi:
@@ -111,7 +113,13 @@ class NsqdHttpApi:
 
     def router(self) -> Router:
         """The routes, with the maximum body size of each."""
-        return Router([*self._publish_routes(), *self._operator_routes(), *self._history_routes()])
+        routes = [*self._publish_routes(), *self._operator_routes(), *self._history_routes()]
+        if (status := self._services.replication_status) is not None:
+            routes += [
+                Route("GET", "/replication", lambda _: status()),
+                Route("GET", "/ready", lambda _: "OK", response_format=PLAIN_TEXT),
+            ]
+        return Router(routes)
 
     def _publish_routes(self) -> list[Route]:
         limits = self._services.limits

@@ -394,6 +394,46 @@ class NsqdOptions(DaemonOptions):
         at_least=1,
         at_most=SHARDS_MAX,
     )
+    cluster: str = option(
+        "", STRING, "name of the cluster; nsqd is then a member of the replicated node -node"
+    )
+    node: str = option("", STRING, "name of the replicated node, the same for all its members")
+    member: str = option(
+        "", STRING, "name of this member of the node", default_text="the host name"
+    )
+    etcd_addresses: tuple[str, ...] = option(
+        (),
+        STRINGS,
+        "URL of an etcd server, which decides who leads, such as http://10.0.0.1:2379 (may be given"
+        " multiple times, or with commas)",
+        flag="etcd",
+        key="etcd",
+    )
+    etcd_user: str = option("", STRING, "user name for etcd")
+    etcd_password_file: str = option("", STRING, "file with the password for etcd")
+    cluster_token_file: str = option(
+        "", STRING, "file with a secret that all members share; others cannot follow"
+    )
+    replicas: int = option(3, INT, "number of members that the node is meant to have", at_least=1)
+    min_in_sync: int = option(
+        0,
+        INT,
+        "number of members that must have a message before it is acknowledged; with fewer,"
+        " publishes are refused; 0 is more than half of -replicas",
+        at_least=0,
+    )
+    replica_timeout_ns: int = option(
+        5 * SECOND_NS,
+        DURATION,
+        "a follower that has not acknowledged for this long is no longer waited for",
+        at_least=100 * MILLISECOND_NS,
+    )
+    leader_timeout_ns: int = option(
+        5 * SECOND_NS,
+        DURATION,
+        "a leader that etcd has not heard from for this long is replaced",
+        at_least=SECOND_NS,
+    )
 
 
 def check(options: NsqdOptions) -> None:
@@ -410,6 +450,7 @@ def check(options: NsqdOptions) -> None:
         raise ConfigError(f"--statsd-address must be address:port, not {options.statsd_address}")
     check_allowed_origins(options.http_allowed_origins)
     _check_tls(options)
+    _check_replication(options)
 
 
 def in_effect(options: NsqdOptions) -> NsqdOptions:
@@ -428,3 +469,23 @@ def _check_tls(options: NsqdOptions) -> None:
         raise ConfigError("--tls-required needs --tls-cert and --tls-key")
     if options.tls_client_auth_policy:
         raise ConfigError("--tls-client-auth-policy needs --tls-cert and --tls-key")
+
+
+def _check_replication(options: NsqdOptions) -> None:
+    if not options.cluster:
+        if options.node or options.etcd_addresses:
+            raise ConfigError("--node and --etcd need --cluster")
+        return
+    if not options.node:
+        raise ConfigError("--cluster needs --node")
+    if not options.etcd_addresses:
+        raise ConfigError("--cluster needs --etcd")
+    if options.shards > 1:
+        raise ConfigError("--cluster and --shards cannot be used together")
+    for name, address in (("tcp", options.tcp_address), ("http", options.http_address)):
+        if address and not has_port(address):
+            raise ConfigError(f"--cluster needs a port in --{name}-address")
+        if address.endswith(":0"):
+            raise ConfigError(f"--cluster needs a fixed port in --{name}-address")
+    if options.min_in_sync > options.replicas:
+        raise ConfigError("--min-in-sync must not be above --replicas")

@@ -79,14 +79,15 @@ class MemberAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a running member can be reached. It disappears soon after the member has stopped."""
 
     member: str
+    incarnation: str
     session: str
     """Random for each start of the process: tells two processes with the same name apart."""
     broadcast_address: str
     tcp_port: int
     http_port: int
     version: str
-    is_leaving: bool = False
-    """The member is being stopped: another one should lead."""
+    leading_epoch: int = 0
+    """The epoch in which the member leads; 0 if it does not lead."""
 
 
 _decoder = msgspec.json.Decoder(NodeRecord)

@@ -21,7 +21,7 @@ all earlier messages, too.
 """
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -51,6 +51,8 @@ __all__ = [
     "Settings",
     "StreamDecoder",
     "Welcome",
+    "decode_follower",
+    "decode_leader",
     "encode_message",
 ]
 
@@ -226,9 +228,9 @@ LeaderMessage: TypeAlias = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[FollowerMessage | LeaderMessage] = msgspec.msgpack.Decoder(
-    FollowerMessage | LeaderMessage
-)
+_from_follower: msgspec.msgpack.Decoder[FollowerMessage] = msgspec.msgpack.Decoder(FollowerMessage)
+_from_leader: msgspec.msgpack.Decoder[LeaderMessage] = msgspec.msgpack.Decoder(LeaderMessage)
+_M = TypeVar("_M")
 
 
 def encode_message(message: FollowerMessage | LeaderMessage) -> bytes:
@@ -237,13 +239,15 @@ def encode_message(message: FollowerMessage | LeaderMessage) -> bytes:
     return len(body).to_bytes(_SIZE_BYTES) + body
 
 
-class StreamDecoder:
+class StreamDecoder(Generic[_M]):
     """Decodes messages from the bytes of a connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, decoder: msgspec.msgpack.Decoder[_M]) -> None:
+        """Use `decode_follower` or `decode_leader`."""
+        self._decoder = decoder
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[FollowerMessage | LeaderMessage]:
+    def feed(self, data: bytes) -> Iterator[_M]:
         """Yield the messages that are complete now. Raises CorruptStreamError."""
         self._buffer += data
         at = 0
@@ -257,8 +261,18 @@ class StreamDecoder:
                     break
                 body = bytes(self._buffer[at + _SIZE_BYTES : end])
                 at = end
-                yield _decoder.decode(body)
+                yield self._decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise CorruptStreamError(f"invalid message: {error}") from error
         finally:
             del self._buffer[:at]
+
+
+def decode_follower() -> StreamDecoder[FollowerMessage]:
+    """A decoder for the messages of a follower."""
+    return StreamDecoder(_from_follower)
+
+
+def decode_leader() -> StreamDecoder[LeaderMessage]:
+    """A decoder for the messages of a leader."""
+    return StreamDecoder(_from_leader)

@@ -247,6 +247,11 @@ class DataPath:
         assert self._format_file.node_id is not None
         return self._format_file.node_id
 
+    @property
+    def reserved_below(self) -> int:
+        """Above every sequence number that a topic may have used."""
+        return self._format_file.reserved_below
+
     def topics(self) -> list[str]:
         """Names of the topics, sorted."""
         return sorted(self._topics)

@@ -1,0 +1,161 @@
+"""A member that follows: keeps the connection to the leader and the copy of its data path."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.common.errors import ReplicationError, StorageError
+from penstock.common.logs import Logger
+from penstock.nsqd.replication_streams import LeaderStream
+from penstock.replication.copied_data_path import CopiedDataPath, CopyFsync
+from penstock.replication.follower import Follower
+from penstock.replication.node_record import MemberAddress
+from penstock.replication.stream import Hello
+from penstock.storage import RealFiles
+from penstock.storage.layout import Issue
+
+__all__ = ["Following"]
+
+_CONNECT_SECONDS = 5.0
+_RETRY_SECONDS = 0.5
+
+
+class Following:
+    """Follows the leader that was last given to `follow`, and reconnects to it."""
+
+    def __init__(
+        self,
+        path: str,
+        log: Logger,
+        new_hello: Callable[[int], Hello],
+        *,
+        sync_seconds: float,
+        silence_seconds: float,
+    ) -> None:
+        """`new_hello` returns the first message for a leader of this epoch. Data is fsynced at
+        least every `sync_seconds`. A leader that sends nothing for `silence_seconds` is given up,
+        and connected to again."""
+        self._path = path
+        self._log = log
+        self._new_hello = new_hello
+        self._sync_seconds = sync_seconds
+        self._silence_seconds = silence_seconds
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="follower-sync")
+        self._running_fsync: asyncio.Future[OSError | None] | None = None
+        self._copy: CopiedDataPath | None = None
+        self._stream: LeaderStream | None = None
+        self._target: tuple[MemberAddress, int] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_error = ""
+
+    @property
+    def follower(self) -> Follower | None:
+        """The follower of the current connection."""
+        return self._stream.follower if self._stream is not None else None
+
+    def follow(self, leader: MemberAddress, epoch: int) -> None:
+        """Connect to this leader, instead of another one."""
+        self.stop()
+        self._target = leader, epoch
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._run())
+
+    def stop(self) -> None:
+        """Acknowledge nothing more, at once."""
+        self._target = None
+        if self._stream is not None:
+            self._stream.fail(None)
+
+    async def close(self) -> None:
+        """Stop, and close the copy. Raises StorageError."""
+        self.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        if self._running_fsync is not None:
+            await asyncio.wait([self._running_fsync])
+            await asyncio.sleep(0)  # The result is applied.
+        self._threads.shutdown(wait=False)
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            await self._loop.run_in_executor(None, copy.close)
+
+    async def _run(self) -> None:
+        while self._target is not None:
+            leader, epoch = self._target
+            try:
+                await self._follow_once(leader, epoch)
+            except (OSError, TimeoutError, ReplicationError, StorageError) as error:
+                self._report(leader, error)
+            if self._target is not None:
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _follow_once(self, leader: MemberAddress, epoch: int) -> None:
+        copy = self._copy
+        if copy is None:
+            copy = self._copy = CopiedDataPath.open(self._path, RealFiles(), self._on_issue)
+
+        def new_follower(stream: LeaderStream) -> Follower:
+            return Follower(copy, self._new_hello(epoch), stream, self._run_fsync, stream.fail)
+
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, stream = await self._loop.create_connection(
+                lambda: LeaderStream(new_follower), leader.broadcast_address, leader.tcp_port
+            )
+        self._stream = stream
+        self._last_error = ""
+        self._log.info(
+            "REPLICATION: following %s at %s:%d",
+            leader.member,
+            leader.broadcast_address,
+            leader.tcp_port,
+        )
+        try:
+            error = await self._until_closed(stream)
+        finally:
+            stream.fail(None)
+            self._stream = None
+        if isinstance(error, StorageError):
+            # What is on the disk is unknown: find out again.
+            self._copy = None
+            copy.abandon()
+        if error is not None:
+            raise error
+
+    async def _until_closed(self, stream: LeaderStream) -> Exception | None:
+        """Wait for the end of the connection, and fsync meanwhile."""
+        while True:
+            await asyncio.wait([stream.closed], timeout=self._sync_seconds)
+            if stream.closed.done():
+                return stream.closed.result()
+            if self._loop.time() - stream.last_received_at > self._silence_seconds:
+                return ReplicationError("the leader is silent")
+            if stream.follower is not None:
+                stream.follower.sync_in_background()
+
+    def _run_fsync(self, job: CopyFsync, done: Callable[[OSError | None], None]) -> None:
+        def run() -> OSError | None:
+            try:
+                job.run()
+            except OSError as error:
+                return error
+            return None
+
+        future = self._loop.run_in_executor(self._threads, run)
+        self._running_fsync = future
+
+        def on_done(finished: "asyncio.Future[OSError | None]") -> None:
+            self._running_fsync = None
+            done(finished.result())
+
+        future.add_done_callback(on_done)
+
+    def _on_issue(self, issue: Issue) -> None:
+        self._log.warning("%s", issue)
+
+    def _report(self, leader: MemberAddress, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if text != self._last_error:
+            self._last_error = text
+            self._log.warning("REPLICATION: cannot follow %s: %s", leader.member, text)

@@ -1,0 +1,440 @@
+"""nsqd as a member of a replicated node: follows a leader, or leads.
+
+While the member follows, the process answers a few HTTP requests about itself, and does not listen
+on its TCP port. When it leads, it runs an `Nsqd` on the data path; when it stops leading, it closes
+that `Nsqd` and follows again, in the same process.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import msgspec
+
+from penstock import NSQ_VERSION
+from penstock.common.clock import SECOND_NS, SystemClock
+from penstock.common.errors import Error, ReplicationError
+from penstock.common.logs import Logger
+from penstock.common.options import version_line
+from penstock.common.process import freeze_gc, ignore_signals, pause_gc, stop_on_signals
+from penstock.net.http_server import (
+    PLAIN_TEXT,
+    HttpError,
+    HttpServer,
+    Request,
+    Route,
+    Router,
+)
+from penstock.net.listener import Listener, listen
+from penstock.nsqd.daemon import Nsqd, ReplicationHooks
+from penstock.nsqd.following import Following
+from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.replication_streams import FollowerStream
+from penstock.replication.coordination import ClusterView
+from penstock.replication.etcd import EtcdCoordinator
+from penstock.replication.etcd_client import EtcdConfig
+from penstock.replication.leader import STREAM_VERSION, Leader, LeaderSettings
+from penstock.replication.member import Member, MemberIdentity
+from penstock.replication.member_file import MemberFile, read_member_file, write_member_file
+from penstock.replication.node_record import MemberAddress
+from penstock.replication.stream import Hello, Settings
+from penstock.storage import RealFiles
+from penstock.storage.data_dir import FormatFile, verify_data_path
+from penstock.storage.layout import TOPICS_NAME
+from penstock.storage.topic_storage import LastShutdown
+
+__all__ = ["ReplicatedNsqd", "serve_member"]
+
+TICK_SECONDS = 0.25
+
+# A leader that is silent for this many times the replica timeout is connected to again.
+_SILENCE_FACTOR = 2
+
+
+async def serve_member(
+    options: NsqdOptions, log: Logger, when_serving: Callable[[Nsqd], None]
+) -> int:
+    """Runs a member until a signal stops it; returns the exit code."""
+    stop = asyncio.Event()
+    stop_on_signals(stop, log)
+    pause_gc()
+    log.info("%s", version_line("nsqd"))
+    member = ReplicatedNsqd(options, log, stop.set, when_serving)
+    try:
+        await member.start()
+        await stop.wait()
+    finally:
+        await member.stop()
+        ignore_signals()
+    if member.error is not None:
+        raise member.error
+    return 0
+
+
+class ReplicatedNsqd:
+    """One member. Implements `MemberActions`."""
+
+    def __init__(
+        self,
+        options: NsqdOptions,
+        log: Logger,
+        stop: Callable[[], None],
+        when_serving: Callable[[Nsqd], None] = lambda _: None,
+    ) -> None:
+        """`stop` requests a clean stop of the process. Raises penstock.common.errors.Error."""
+        self.error: Error | None = None
+        """Why the member cannot take part."""
+        self.nsqd: Nsqd | None = None
+        """While it leads."""
+        self._options = options
+        self._log = log
+        self._stop = stop
+        self._when_serving = when_serving
+        self._loop = asyncio.get_running_loop()
+        self._clock = SystemClock()
+        self._files = RealFiles()
+        self._path = str(Path(options.data_path or os.getcwd()))
+        self._identity = self._load_identity()
+        self._node_uuid = self._identity.node_uuid
+        self._token = _read_secret(options.cluster_token_file)
+        password = _read_secret(options.etcd_password_file)
+        self._coordinator = EtcdCoordinator(
+            EtcdConfig(_etcd_urls(options), options.etcd_user, password),
+            cluster=options.cluster,
+            node=options.node,
+            member=self._identity.member,
+            log=log,
+            lease_seconds=max(options.leader_timeout_ns // SECOND_NS, 1),
+        )
+        self._member = Member(
+            self._identity,
+            self._coordinator,
+            self,
+            self._clock,
+            log,
+            lambda: secrets.token_hex(16),
+        )
+        self._following = self._new_following()
+        self._leader: Leader | None = None
+        self._http: Listener | None = None
+        self._http_server: HttpServer | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_sending_soon = False
+
+    async def start(self) -> None:
+        """Starts to watch etcd, and to answer HTTP requests."""
+        await self._serve_http()
+        self._member.start()
+        self._tick()
+
+    async def stop(self) -> None:
+        """Stops leading or following, and tells etcd."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for task in tuple(self._tasks):
+            await asyncio.wait([task])
+        if self.nsqd is not None:
+            await self._stop_nsqd(self.nsqd)
+        await self._stop_http()
+        await self._coordinator.close()
+        try:
+            await self._following.close()
+        except Error as error:
+            self._log.error("failed to store on exit - %s", error)
+
+    # What the member decides
+
+    def join(self, node_uuid: str) -> None:
+        self._node_uuid = node_uuid
+        self._write_member_file(self._identity.incarnation)
+
+    def lead(self, view: ClusterView) -> None:
+        self._spawn(self._start_leading(view))
+
+    def leader_view(self, view: ClusterView) -> None:
+        if self._leader is not None:
+            self._leader.on_view(view)
+
+    def stop_leading(self) -> None:
+        if self._leader is not None:
+            self._leader.stop()
+        self._spawn(self._stop_leading())
+
+    def follow(self, leader: MemberAddress, epoch: int) -> None:
+        self._following.follow(leader, epoch)
+
+    def stop_following(self) -> None:
+        self._following.stop()
+
+    def fail(self, error: ReplicationError) -> None:
+        self._fail(error)
+
+    # Leading
+
+    async def _start_leading(self, view: ClusterView) -> None:
+        try:
+            await self._following.close()
+            await self._stop_http()
+            leader = self._leader = self._new_leader(view)
+            nsqd = Nsqd(
+                self._options,
+                self._log,
+                stop=self._stop,
+                replication=ReplicationHooks(
+                    epoch=leader.settings.epoch,
+                    observer=leader,
+                    confirmation=leader,
+                    new_stream=lambda: FollowerStream(leader, self._log),
+                    on_metadata=leader.metadata_written,
+                    status=self.status,
+                ),
+            )
+            self.nsqd = nsqd
+            leader.start()
+            await nsqd.start()
+        except Error as error:
+            self._fail(error)
+            return
+        if self._member.view is not None:
+            leader.on_view(self._member.view)
+        freeze_gc()
+        self._when_serving(nsqd)
+
+    def _new_leader(self, view: ClusterView) -> Leader:
+        assert view.record is not None
+        options = self._options
+        settings = LeaderSettings(
+            cluster=options.cluster,
+            node=options.node,
+            member=self._identity.member,
+            epoch=view.record.epoch,
+            token=self._token,
+            must_sync=options.sync_every == 1,
+            min_in_sync=options.min_in_sync or options.replicas // 2 + 1,
+            timeout_ns=options.replica_timeout_ns,
+        )
+        return Leader(
+            settings,
+            view,
+            self._clock,
+            self._log,
+            write=self._coordinator.write,
+            format_settings=self._format_settings,
+            on_visible=self._on_visible,
+            send_soon=self._send_soon,
+        )
+
+    def _format_settings(self) -> Settings:
+        assert self.nsqd is not None
+        return Settings(self.nsqd.data_path.node_id, self.nsqd.data_path.reserved_below)
+
+    def _on_visible(self, topic: str) -> None:
+        if self.nsqd is not None:
+            self.nsqd.release_confirmed(topic)
+
+    def _send_soon(self) -> None:
+        if not self._is_sending_soon:
+            self._is_sending_soon = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_sending_soon = False
+        if self._leader is not None:
+            self._leader.send()
+
+    async def _stop_leading(self) -> None:
+        nsqd = self.nsqd
+        if nsqd is not None:
+            await self._stop_nsqd(nsqd)
+        self._following = self._new_following()
+        with contextlib.suppress(Error):
+            await self._serve_http()
+        self._member.stopped_leading()
+
+    async def _stop_nsqd(self, nsqd: Nsqd) -> None:
+        await nsqd.stop()
+        self.nsqd = None
+        if self._leader is not None:
+            self._leader.stop()
+            self._leader = None
+
+    # Following
+
+    def _new_following(self) -> Following:
+        options = self._options
+        return Following(
+            self._path,
+            self._log,
+            self._hello,
+            sync_seconds=options.sync_timeout_ns / SECOND_NS,
+            silence_seconds=_SILENCE_FACTOR * options.replica_timeout_ns / SECOND_NS,
+        )
+
+    def _hello(self, epoch: int) -> Hello:
+        identity = self._identity
+        return Hello(
+            identity.cluster,
+            identity.node,
+            self._node_uuid,
+            identity.member,
+            identity.incarnation,
+            epoch,
+            self._token,
+            STREAM_VERSION,
+        )
+
+    # The data path
+
+    def _load_identity(self) -> MemberIdentity:
+        """Raises Error if the data path belongs to another member, or is not a data path."""
+        options, files = self._options, self._files
+        name = options.member or os.uname().nodename
+        format_file = verify_data_path(self._path, files)
+        stored = read_member_file(files, self._path)
+        wanted = options.cluster, options.node, name
+        if stored is not None and (stored.cluster, stored.node, stored.member) != wanted:
+            raise ReplicationError(
+                f"data path {self._path} belongs to member {stored.member} of node {stored.node} "
+                f"of cluster {stored.cluster}"
+            )
+        if stored is not None and format_file is not None:
+            stored = self._renew_incarnation(stored, format_file)
+        incarnation = stored.incarnation if stored is not None else secrets.token_hex(8)
+        topics = Path(self._path, TOPICS_NAME)
+        address = MemberAddress(
+            member=name,
+            incarnation=incarnation,
+            session=secrets.token_hex(8),
+            broadcast_address=options.broadcast_address,
+            tcp_port=options.broadcast_tcp_port or _port_of(options.tcp_address),
+            http_port=options.broadcast_http_port or _port_of(options.http_address),
+            version=NSQ_VERSION,
+        )
+        return MemberIdentity(
+            cluster=options.cluster,
+            node=options.node,
+            member=name,
+            incarnation=incarnation,
+            address=address,
+            node_uuid=stored.node_uuid if stored is not None else "",
+            has_data=topics.is_dir() and any(topics.iterdir()),
+            lease_ns=options.leader_timeout_ns,
+        )
+
+    def _renew_incarnation(self, stored: MemberFile, format_file: FormatFile) -> MemberFile:
+        """If the machine went down, writes that were not fsynced may be lost: the copy is then not
+        in sync, until the leader says so."""
+        shutdown = format_file.last_shutdown(self._files.boot_id())
+        if shutdown is not LastShutdown.POWER_LOSS or self._options.sync_every == 1:
+            return stored
+        self._log.warning("REPLICATION: the machine went down; this member has to catch up")
+        renewed = msgspec.structs.replace(stored, incarnation=secrets.token_hex(8))
+        write_member_file(self._files, self._path, renewed)
+        return renewed
+
+    def _write_member_file(self, incarnation: str) -> None:
+        identity = self._identity
+        content = MemberFile(
+            cluster=identity.cluster,
+            node=identity.node,
+            node_uuid=self._node_uuid,
+            member=identity.member,
+            incarnation=incarnation,
+        )
+        try:
+            write_member_file(self._files, self._path, content)
+        except OSError as error:
+            self._fail(ReplicationError(f"cannot write to {self._path}: {error.strerror}"))
+
+    # HTTP of a follower
+
+    async def _serve_http(self) -> None:
+        if not self._options.http_address:
+            return
+        router = Router(
+            [
+                Route("GET", "/ping", self._ping, response_format=PLAIN_TEXT),
+                Route("GET", "/ready", self._ready, response_format=PLAIN_TEXT),
+                Route("GET", "/replication", self._status),
+            ]
+        )
+        self._http_server = HttpServer(router, log=self._log)
+        self._http = await listen(
+            self._options.http_address, self._http_server.new_connection, bare_name_is_path=True
+        )
+        self._log.info("HTTP: listening on %s", self._http.address)
+
+    async def _stop_http(self) -> None:
+        if self._http is not None and self._http_server is not None:
+            self._http.close()
+            await self._http_server.stop(1.0)
+            self._http = self._http_server = None
+
+    def _ping(self, _: Request) -> object:
+        return "OK"
+
+    def _ready(self, _: Request) -> object:
+        raise HttpError(503, "NOT_LEADING")
+
+    def _status(self, _: Request) -> object:
+        return self.status()
+
+    def status(self) -> dict[str, object]:
+        """What `/replication` shows."""
+        view = self._member.view
+        record = view.record if view is not None else None
+        shown: dict[str, object] = {
+            "cluster": self._identity.cluster,
+            "node": self._identity.node,
+            "member": self._identity.member,
+            "role": self._member.role.name.lower(),
+            "etcd_connected": self._member.is_connected,
+        }
+        if record is not None:
+            shown |= {
+                "epoch": record.epoch,
+                "leader": record.leader,
+                "in_sync": sorted(record.in_sync_members),
+                "members": list(record.members),
+            }
+        return shown
+
+    # Small things
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._member.tick()
+        if self._leader is not None and self.nsqd is not None:
+            self._leader.tick()
+
+    def _fail(self, error: Error) -> None:
+        if self.error is None:
+            self.error = error
+            self._stop()
+
+    def _spawn(self, coroutine: "Coroutine[None, None, None]") -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _read_secret(path: str) -> str:
+    """The content of a file without spaces around it; empty if there is no path."""
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise ReplicationError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2]) if address else 0
+
+
+def _etcd_urls(options: NsqdOptions) -> tuple[str, ...]:
+    return tuple(url for each in options.etcd_addresses for url in each.split(",") if url)

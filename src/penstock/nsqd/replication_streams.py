@@ -1,0 +1,166 @@
+"""Sockets of replication: the leader's end and the follower's end of a stream.
+
+The leader accepts followers on its TCP port. The first four bytes of a connection tell a follower
+from an NSQ client.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from penstock.common.errors import CorruptStreamError, ReplicationError, StorageError
+from penstock.common.logs import Logger
+from penstock.net.listener import enable_keepalive, peer_address
+from penstock.replication.follower import Follower
+from penstock.replication.leader import FollowerLink, Leader
+from penstock.replication.stream import (
+    MAGIC,
+    FollowerMessage,
+    LeaderMessage,
+    decode_follower,
+    decode_leader,
+    encode_message,
+)
+
+__all__ = ["FirstBytes", "FollowerStream", "LeaderStream"]
+
+# A connection that has not sent four bytes by then is closed.
+_FIRST_BYTES_SECONDS = 60.0
+
+# Maximum unsent bytes to a follower; more is read from the files later.
+_WRITE_BUFFER_BYTES = 1024 * 1024
+
+
+class FirstBytes(asyncio.Protocol):
+    """A new connection: passes it to an NSQ client's protocol, or to a follower's stream."""
+
+    def __init__(
+        self,
+        new_client: Callable[[], asyncio.Protocol],
+        new_stream: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._new_client = new_client
+        self._new_stream = new_stream
+        self._received = b""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_FIRST_BYTES_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) < len(MAGIC):
+            return
+        assert self._transport is not None
+        self._stop_timer()
+        is_follower = self._received.startswith(MAGIC)
+        protocol = self._new_stream() if is_follower else self._new_client()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        rest = self._received[len(MAGIC) :] if is_follower else self._received
+        if rest:
+            protocol.data_received(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class FollowerStream(asyncio.Protocol):
+    """The leader's end: one follower. Implements `FollowerConnection`."""
+
+    def __init__(self, leader: Leader, log: Logger) -> None:
+        self.can_send = True
+        self._log = log
+        self._link = FollowerLink(leader, self)
+        self._decoder = decode_follower()
+        self._transport: asyncio.Transport | None = None
+        self._address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._address = peer_address(transport)
+        self._transport.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
+        enable_keepalive(transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._decoder.feed(data):
+                self._link.on_message(message)
+        except (CorruptStreamError, ReplicationError, StorageError) as error:
+            self._log.warning("REPLICATION: [%s] %s", self._address, error)
+            self.close()
+
+    def pause_writing(self) -> None:
+        self.can_send = False
+
+    def resume_writing(self) -> None:
+        self.can_send = True
+        self._link.send_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.on_closed()
+
+    def send(self, message: LeaderMessage) -> None:
+        assert self._transport is not None
+        self._transport.write(encode_message(message))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class LeaderStream(asyncio.Protocol):
+    """The follower's end. Implements `LeaderConnection`. `closed` is done when the connection has
+    ended, with the reason."""
+
+    def __init__(self, new_follower: Callable[["LeaderStream"], Follower]) -> None:
+        self.closed: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.last_received_at = 0.0
+        self._new_follower = new_follower
+        self.follower: Follower | None = None
+        self._decoder = decode_leader()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.last_received_at = self._loop.time()
+        enable_keepalive(transport)
+        self._transport.write(MAGIC)
+        self.follower = self._new_follower(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_received_at = self._loop.time()
+        assert self.follower is not None
+        try:
+            for message in self._decoder.feed(data):
+                self.follower.on_message(message)
+            self.follower.on_read_end()
+        except (CorruptStreamError, ReplicationError, StorageError) as error:
+            self.fail(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+
+    def send(self, message: FollowerMessage) -> None:
+        assert self._transport is not None
+        self._transport.write(encode_message(message))
+
+    def fail(self, error: Exception | None) -> None:
+        """End the connection because of an error, or because the follower stops."""
+        if self.follower is not None:
+            self.follower.stop()
+        self._end(error)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(error)

@@ -1,0 +1,673 @@
+"""The leader: sends its files to the followers, and decides which messages are acknowledged.
+
+The leader observes the data path. For each follower it remembers how much of every file it has
+sent. What was written since then is read from the files and sent, once per turn of the loop. A
+follower that is behind is sent more, in the same way.
+
+A message is confirmed when every member in sync has it. The high watermark of a log is the number
+below which all messages are confirmed: producers get their OK, and channels and readers see the
+messages.
+
+The members in sync are those of the record in etcd, and those that the leader is about to add. A
+follower that does not acknowledge in time is removed, in the record, before a message is confirmed
+without it.
+
+No sockets, no clock, no tasks: `FollowerConnection` sends, and the owner calls `tick` regularly.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from google_crc32c import value as crc32c
+
+from penstock.broker.topic import Topic
+from penstock.common.clock import Clock
+from penstock.common.errors import NotInSyncError, ReplicationError, StorageError
+from penstock.common.logs import Logger
+from penstock.replication.catch_up import compare_segments
+from penstock.replication.coordination import ClusterView, WriteResult
+from penstock.replication.node_record import NodeRecord, add_in_sync, remove_in_sync
+from penstock.replication.stream import (
+    CHUNK_BYTES,
+    Ack,
+    Batches,
+    CutSegment,
+    FollowerMessage,
+    HaveAll,
+    HaveTopic,
+    Heartbeat,
+    Hello,
+    Journal,
+    JournalState,
+    LeaderMessage,
+    Metadata,
+    OpenTopic,
+    Refuse,
+    RemoveSegment,
+    RemoveTopic,
+    SegmentState,
+    Settings,
+    Welcome,
+)
+from penstock.storage import TopicStore
+from penstock.storage.topic_log import TrimmedError
+
+__all__ = ["STREAM_VERSION", "FollowerConnection", "FollowerLink", "Leader", "LeaderSettings"]
+
+STREAM_VERSION = 1
+
+# Maximum bytes that one turn sends to a follower, so that clients have their turn.
+_TURN_BYTES = 4 * 1024 * 1024
+
+_HEARTBEAT_NS = 1_000_000_000
+
+
+class FollowerConnection(Protocol):
+    """The connection of a follower."""
+
+    def send(self, message: LeaderMessage) -> None:
+        """Send a message."""
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the write buffer has room. If not, the owner calls `FollowerLink.send_more` once
+        it has."""
+
+    def close(self) -> None:
+        """Close the connection; the owner then calls `FollowerLink.on_closed`."""
+
+
+class LeaderSettings(NamedTuple):
+    """What a leader is."""
+
+    cluster: str
+    node: str
+    member: str
+    epoch: int
+    token: str
+    must_sync: bool
+    """A member has a message once it has fsynced it."""
+    min_in_sync: int
+    """With fewer members in sync, publishes are refused."""
+    timeout_ns: int
+    """A follower that does not acknowledge for this long is not in sync."""
+
+
+class _Waiter(NamedTuple):
+    next_seq: int
+    since_ns: int
+    done: Callable[[StorageError | None], None]
+
+
+class ReplicatedTopic:
+    """A topic of the leader, and the producers that wait for its messages to be confirmed."""
+
+    def __init__(self, number: int, name: str, store: TopicStore) -> None:
+        self.number = number
+        self.name = name
+        self.store = store
+        self.log_id = bytes.fromhex(store.log.log_id)
+        self.waiters: deque[_Waiter] = deque()
+
+
+class _FilePosition(NamedTuple):
+    """How much of a log or a journal was sent: of the current file, up to `position`. The file is a
+    segment, named by its first number, or a generation of the journal."""
+
+    file: int
+    position: int
+
+
+class _Unacked(NamedTuple):
+    position: int
+    since_ns: int
+    topic: ReplicatedTopic | None
+    next_seq: int
+    """With the message at `position`, the follower has all messages below this number."""
+
+
+class FollowerLink:
+    """One connection of a follower."""
+
+    def __init__(self, leader: "Leader", connection: FollowerConnection) -> None:
+        self.member = ""
+        self.incarnation = ""
+        self.is_streaming = False
+        """Whether the follower has told what it has."""
+        self.has_caught_up = False
+        """Whether the follower has had everything at one moment since it connected."""
+        self.confirmed: dict[ReplicatedTopic, int] = {}
+        """The follower has all messages of a topic below this number."""
+        self.position = 0
+        """Number of messages sent since `Welcome`."""
+        self.acked_position = 0
+        self._leader = leader
+        self._connection = connection
+        self._is_closed = False
+        self._inventory: dict[str, HaveTopic] = {}
+        self._unacked: deque[_Unacked] = deque()
+        self._logs: dict[ReplicatedTopic, _FilePosition] = {}
+        self._present: dict[ReplicatedTopic, dict[int, int]] = {}
+        """How much of the later segments the follower had when it connected."""
+        self._journals: dict[ReplicatedTopic, _FilePosition] = {}
+        self._unsent_logs: dict[ReplicatedTopic, None] = {}
+        self._unsent_journals: dict[ReplicatedTopic, None] = {}
+        self._settings: Settings | None = None
+        self._last_sent_ns = 0
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the follower lacks anything that was not sent yet."""
+        return bool(self._unsent_logs or self._unsent_journals)
+
+    @property
+    def oldest_unacked_ns(self) -> int | None:
+        """When the oldest message that was not acknowledged yet was sent."""
+        return self._unacked[0].since_ns if self._unacked else None
+
+    # Messages of the follower
+
+    def on_message(self, message: FollowerMessage) -> None:
+        """Handle a message. Raises ReplicationError; the connection must then be closed."""
+        match message:
+            case Ack() if self.is_streaming:
+                self._on_ack(message.position)
+            case Hello() if not self.member:
+                self._on_hello(message)
+            case HaveTopic() if self.member and not self.is_streaming:
+                self._inventory[message.name] = message
+            case HaveAll() if self.member and not self.is_streaming:
+                self._start_streaming()
+            case _:
+                raise ReplicationError(f"unexpected message {type(message).__name__}")
+
+    def on_closed(self) -> None:
+        """The connection was closed."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._leader.link_closed(self)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+        self.on_closed()
+
+    def _on_hello(self, hello: Hello) -> None:
+        reason = self._leader.reason_to_refuse(hello)
+        if reason:
+            self._connection.send(Refuse(reason, self._leader.settings.epoch))
+            raise ReplicationError(f"refused {hello.member}: {reason}")
+        self.member, self.incarnation = hello.member, hello.incarnation
+        settings = self._leader.settings
+        self._connection.send(Welcome(settings.epoch, settings.must_sync))
+        self._leader.link_opened(self)
+
+    def _on_ack(self, position: int) -> None:
+        if not self.acked_position <= position <= self.position:
+            raise ReplicationError(f"{self.member} has acknowledged message {position}")
+        self.acked_position = position
+        changed: dict[ReplicatedTopic, None] = {}
+        while self._unacked and self._unacked[0].position <= position:
+            _, _, topic, next_seq = self._unacked.popleft()
+            if topic is not None and next_seq > self.confirmed.get(topic, 0):
+                self.confirmed[topic] = next_seq
+                changed[topic] = None
+        if not self.has_unsent and not self._unacked:
+            self.has_caught_up = True
+        for topic in changed:
+            self._leader.update_watermark(topic)
+
+    # The start of the stream
+
+    def _start_streaming(self) -> None:
+        self.is_streaming = True
+        topics = self._leader.topics
+        self._send_settings()
+        for name, found in self._inventory.items():
+            topic = topics.get(name)
+            if topic is None or topic.log_id != found.log_id:
+                self._send(RemoveTopic(name, found.log_id))
+        if self._leader.metadata is not None:
+            self._send(Metadata(self._leader.metadata))
+        for topic in topics.values():
+            found_topic = self._inventory.get(topic.name)
+            if found_topic is not None and found_topic.log_id != topic.log_id:
+                found_topic = None
+            self.open_topic(topic, found_topic)
+        self._inventory.clear()
+        self._leader.update_all_watermarks()
+        self.send_more()
+
+    def open_topic(self, topic: ReplicatedTopic, found: HaveTopic | None = None) -> None:
+        """Start to send a topic. `found` is what the follower has of it."""
+        self._send(OpenTopic(topic.number, topic.name, topic.log_id))
+        extents = topic.store.log.segments_info()
+        compared = compare_segments(
+            [SegmentState(*extent) for extent in extents], found.segments if found else []
+        )
+        for first_seq, end in compared.cuts:
+            self._send(CutSegment(topic.number, first_seq, end))
+        for first_seq in compared.trimmed:
+            self._send(RemoveSegment(topic.number, first_seq))
+        self.confirmed[topic] = compared.confirmed_seq
+        self._present[topic] = compared.present
+        if extents:
+            first = extents[0].first_seq
+            self._logs[topic] = _FilePosition(first, compared.present[first])
+        self._journals[topic] = self._sent_journal(topic, found.journal if found else None)
+        self._unsent_logs[topic] = self._unsent_journals[topic] = None
+
+    def _sent_journal(self, topic: ReplicatedTopic, found: JournalState | None) -> _FilePosition:
+        """How much of the current journal the follower has; all or nothing of its beginning."""
+        cursors = topic.store.cursors
+        generation = cursors.generation
+        if found is None or found.generation != generation or found.end > cursors.journal_end:
+            return _FilePosition(generation, 0)
+        is_equal = crc32c(cursors.read_raw(generation, 0, found.end)) == found.crc
+        return _FilePosition(generation, found.end if is_equal else 0)
+
+    # Sending
+
+    def log_written(self, topic: ReplicatedTopic) -> None:
+        self._unsent_logs[topic] = None
+
+    def journal_written(self, topic: ReplicatedTopic) -> None:
+        self._unsent_journals[topic] = None
+
+    def segment_removed(self, topic: ReplicatedTopic, first_seq: int) -> None:
+        self._send(RemoveSegment(topic.number, first_seq))
+
+    def topic_removed(self, topic: ReplicatedTopic) -> None:
+        self._send(RemoveTopic(topic.name, topic.log_id))
+        for of_topic in (self._logs, self._journals, self._present, self.confirmed):
+            of_topic.pop(topic, None)
+        self._unsent_logs.pop(topic, None)
+        self._unsent_journals.pop(topic, None)
+
+    def send_metadata(self, content: bytes) -> None:
+        self._send(Metadata(content))
+
+    def send_more(self) -> None:
+        """Send what the follower lacks, as far as the connection takes it."""
+        budget = _TURN_BYTES
+        while self._unsent_logs and budget > 0 and self._connection.can_send:
+            topic = next(iter(self._unsent_logs))
+            del self._unsent_logs[topic]
+            budget -= self._send_log(topic)
+        while self._unsent_journals and budget > 0 and self._connection.can_send:
+            topic = next(iter(self._unsent_journals))
+            del self._unsent_journals[topic]
+            budget -= self._send_journal(topic)
+        if self.has_unsent and self._connection.can_send:
+            self._leader.send_soon()
+
+    def tick(self, now_ns: int) -> None:
+        """Send changed settings, or a heartbeat if nothing else was sent."""
+        if self.is_streaming:
+            self._send_settings()
+            if now_ns - self._last_sent_ns >= _HEARTBEAT_NS:
+                self._send(Heartbeat())
+
+    def _send_settings(self) -> None:
+        settings = self._leader.format_settings()
+        if settings != self._settings:
+            self._settings = settings
+            self._send(settings)
+
+    def _send_log(self, topic: ReplicatedTopic) -> int:
+        """Send one piece of a log, and return its size. A log with more comes again later."""
+        log = topic.store.log
+        sent = self._logs.get(topic)
+        if sent is None:
+            first_seq = log.next_segment_seq(-1)
+            if first_seq is None:
+                return 0
+            sent = _FilePosition(first_seq, 0)
+        data = b""
+        while not data:
+            try:
+                data = log.read_raw(sent.file, sent.position, CHUNK_BYTES)
+            except TrimmedError:
+                data = b""
+            if data:
+                break
+            following = log.next_segment_seq(sent.file)
+            if following is None:
+                self._logs[topic] = sent
+                return 0
+            sent = _FilePosition(following, self._present.get(topic, {}).pop(following, 0))
+        self._send(Batches(topic.number, sent.file, sent.position, data))
+        sent = _FilePosition(sent.file, sent.position + len(data))
+        self._logs[topic] = sent
+        if log.is_end(sent.file, sent.position):
+            self._note_unacked(topic, log.next_seq)
+        else:
+            self._unsent_logs[topic] = None
+        return len(data)
+
+    def _send_journal(self, topic: ReplicatedTopic) -> int:
+        cursors = topic.store.cursors
+        sent = self._journals[topic]
+        if sent.file != cursors.generation:
+            sent = _FilePosition(cursors.generation, 0)
+        try:
+            data = cursors.read_raw(sent.file, sent.position, CHUNK_BYTES)
+        except TrimmedError:
+            # A new generation follows.
+            self._unsent_journals[topic] = None
+            return 0
+        self._journals[topic] = _FilePosition(sent.file, sent.position + len(data))
+        if data:
+            self._send(Journal(topic.number, sent.file, sent.position, data))
+            if sent.position + len(data) < cursors.journal_end:
+                self._unsent_journals[topic] = None
+        return len(data)
+
+    def _note_unacked(self, topic: ReplicatedTopic, next_seq: int) -> None:
+        """The message that was just sent completes all messages of the topic below `next_seq`."""
+        self._unacked[-1] = self._unacked[-1]._replace(topic=topic, next_seq=next_seq)
+
+    def _send(self, message: LeaderMessage) -> None:
+        now_ns = self._leader.now_ns()
+        self.position += 1
+        self._unacked.append(_Unacked(self.position, now_ns, None, 0))
+        self._last_sent_ns = now_ns
+        self._connection.send(message)
+
+
+class Leader:
+    """The leader of one epoch. Implements `StoreObserver` and `PublishConfirmation`."""
+
+    def __init__(
+        self,
+        settings: LeaderSettings,
+        view: ClusterView,
+        clock: Clock,
+        log: Logger,
+        *,
+        write: Callable[[NodeRecord, int, Callable[[WriteResult], None]], None],
+        format_settings: Callable[[], Settings],
+        on_visible: Callable[[str], None],
+        send_soon: Callable[[], None],
+    ) -> None:
+        """`write` is `Coordinator.write`. `on_visible` is called with the name of a topic whose
+        high watermark has moved. `send_soon` is called when there is something to send: the owner
+        then calls `send` at the end of the loop's turn."""
+        assert view.record is not None
+        self.settings = settings
+        self.topics: dict[str, ReplicatedTopic] = {}
+        self.links: dict[str, FollowerLink] = {}
+        self.metadata: bytes | None = None
+        self.now_ns = clock.now_ns
+        self.format_settings = format_settings
+        self.send_soon = send_soon
+        self.record = view.record
+        self._revision = view.revision
+        self._alive = frozenset(view.alive)
+        self._log = log
+        self._write = write
+        self._on_visible = on_visible
+        self._by_store: dict[TopicStore, ReplicatedTopic] = {}
+        self._appended: dict[ReplicatedTopic, None] = {}
+        """Topics with new messages in this turn of the loop."""
+        self._next_number = 1
+        self._is_serving = False
+        self._joining: frozenset[str] = frozenset()
+        """Members that the leader is about to add. Their acknowledgements count already."""
+        self._is_writing = False
+        self._missing_since: dict[str, int] = {}
+        """When members in sync were last connected."""
+        self._is_stopped = False
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The followers that must have a message before it is confirmed."""
+        return (self.record.in_sync_members | self._joining) - {self.settings.member}
+
+    def start(self) -> None:
+        """All topics are open: confirm what every member in sync has."""
+        self._is_serving = True
+        self.update_all_watermarks()
+
+    # The record
+
+    def on_view(self, view: ClusterView) -> None:
+        """The record or the set of running members has changed. This member still leads."""
+        assert view.record is not None
+        self._alive = frozenset(view.alive)
+        if view.revision > self._revision:
+            self.record, self._revision = view.record, view.revision
+            self._joining = frozenset()
+            self.update_all_watermarks()
+        self._change_in_sync()
+
+    def tick(self) -> None:
+        """To be called several times a second."""
+        now_ns = self.now_ns()
+        for link in tuple(self.links.values()):
+            link.tick(now_ns)
+        self._change_in_sync()
+        self._fail_late_waiters(now_ns)
+
+    def stop(self) -> None:
+        """Confirm nothing more: this member no longer leads, or is being stopped."""
+        self._is_stopped = True
+        for link in tuple(self.links.values()):
+            link.close()
+        error = NotInSyncError(f"{self.settings.member} no longer leads {self.settings.node}")
+        for topic in self.topics.values():
+            self._fail_waiters(topic, error)
+
+    def _change_in_sync(self) -> None:
+        """Ask etcd to remove followers that are late, or to add one that has caught up. One request
+        at a time."""
+        if self._is_writing or self._is_stopped:
+            return
+        late = frozenset(self._late_members())
+        if late:
+            self._log.warning("REPLICATION: %s not in sync any more", ", ".join(sorted(late)))
+            self._write_record(remove_in_sync(self.record, late))
+            return
+        for link in self.links.values():
+            if self._can_join(link):
+                self._joining = frozenset({link.member})
+                self._log.info("REPLICATION: %s has caught up", link.member)
+                self._write_record(add_in_sync(self.record, link.member, link.incarnation))
+                return
+
+    def _late_members(self) -> list[str]:
+        now_ns = self.now_ns()
+        late = []
+        for each in self.record.in_sync:
+            if each.member == self.settings.member:
+                continue
+            link = self.links.get(each.member)
+            if link is not None and link.is_streaming and link.incarnation == each.incarnation:
+                self._missing_since.pop(each.member, None)
+                since_ns = link.oldest_unacked_ns
+            elif each.member not in self._alive:
+                since_ns = now_ns - self.settings.timeout_ns
+            else:
+                since_ns = self._missing_since.setdefault(each.member, now_ns)
+            if since_ns is not None and now_ns - since_ns >= self.settings.timeout_ns:
+                late.append(each.member)
+        return late
+
+    def _can_join(self, link: FollowerLink) -> bool:
+        return (
+            link.has_caught_up
+            and link.member in self.record.members
+            and not self.record.is_in_sync(link.member, link.incarnation)
+            and all(
+                link.confirmed.get(topic, 0) >= topic.store.log.high_watermark
+                for topic in self.topics.values()
+            )
+        )
+
+    def _write_record(self, record: NodeRecord) -> None:
+        self._is_writing = True
+        self._write(record, self._revision, self._on_written)
+
+    def _on_written(self, result: WriteResult) -> None:
+        # The view that follows has the new record, or the one that was in the way.
+        self._is_writing = False
+        if result is WriteResult.CONFLICT:
+            self._log.info("REPLICATION: the record has changed meanwhile")
+
+    # Followers
+
+    def reason_to_refuse(self, hello: Hello) -> str:
+        """Why a follower may not follow; empty if it may."""
+        settings = self.settings
+        if hello.version != STREAM_VERSION:
+            return f"the stream has version {STREAM_VERSION}, not {hello.version}"
+        if hello.token != settings.token:
+            return "the token is wrong"
+        if (hello.cluster, hello.node) != (settings.cluster, settings.node):
+            return f"this is node {settings.node} of cluster {settings.cluster}"
+        if hello.node_uuid != self.record.node_uuid:
+            return "the data path belongs to another node"
+        if hello.epoch > settings.epoch:
+            return f"epoch {settings.epoch} is over: {hello.epoch} is known"
+        if hello.member == settings.member:
+            return f"this is {settings.member} itself"
+        if self._is_stopped:
+            return f"{settings.member} no longer leads"
+        return ""
+
+    def link_opened(self, link: FollowerLink) -> None:
+        """A follower was accepted. It replaces an earlier connection of the same member."""
+        earlier = self.links.pop(link.member, None)
+        if earlier is not None:
+            earlier.close()
+        self.links[link.member] = link
+        self._log.info("REPLICATION: %s follows", link.member)
+
+    def link_closed(self, link: FollowerLink) -> None:
+        """The connection of a follower was closed."""
+        if self.links.get(link.member) is link:
+            del self.links[link.member]
+            self._missing_since[link.member] = self.now_ns()
+            self._log.info("REPLICATION: %s is disconnected", link.member)
+
+    def send(self) -> None:
+        """Send what was written in this turn of the loop. Without followers in sync it is confirmed
+        at once."""
+        appended, self._appended = self._appended, {}
+        if not self.required:
+            for topic in appended:
+                self.update_watermark(topic)
+        for link in tuple(self.links.values()):
+            if link.is_streaming:
+                link.send_more()
+
+    # The high watermark
+
+    def update_watermark(self, topic: ReplicatedTopic) -> None:
+        """Confirm what every member in sync has."""
+        if self._is_stopped or not self._is_serving:
+            return
+        log = topic.store.log
+        confirmed = log.synced_seq if self.settings.must_sync else log.next_seq
+        for member in self.required:
+            link = self.links.get(member)
+            if link is None or not link.is_streaming:
+                return
+            confirmed = min(confirmed, link.confirmed.get(topic, 0))
+        if confirmed > log.high_watermark:
+            log.set_high_watermark(confirmed)
+            self._on_visible(topic.name)
+        waiters = topic.waiters
+        while waiters and waiters[0].next_seq <= confirmed:
+            waiters.popleft().done(None)
+
+    def update_all_watermarks(self) -> None:
+        """Confirm what every member in sync has, in all topics."""
+        for topic in tuple(self.topics.values()):
+            self.update_watermark(topic)
+
+    # Publishing
+
+    def check_writable(self) -> None:
+        """Raise NotInSyncError if too few members are in sync to accept messages."""
+        if self._is_stopped or len(self.record.in_sync) < self.settings.min_in_sync:
+            raise NotInSyncError(
+                f"{len(self.record.in_sync)} of {len(self.record.members)} members are in sync; "
+                f"{self.settings.min_in_sync} are needed"
+            )
+
+    def when_confirmed(
+        self, topic: Topic, next_seq: int, done: Callable[[StorageError | None], None]
+    ) -> None:
+        """Call `done` later, when all messages of a topic below `next_seq` are confirmed."""
+        assert topic.store is not None
+        waiter = _Waiter(next_seq, self.now_ns(), done)
+        self._by_store[topic.store].waiters.append(waiter)
+
+    def synced(self, topic: Topic) -> None:
+        """The leader has fsynced messages of a topic."""
+        assert topic.store is not None
+        replicated = self._by_store.get(topic.store)
+        if replicated is not None:
+            self.update_watermark(replicated)
+
+    def _fail_late_waiters(self, now_ns: int) -> None:
+        """Refuse publishes that were not confirmed for a long time: a follower does not answer, and
+        etcd neither, so that it cannot be removed."""
+        for topic in self.topics.values():
+            if topic.waiters and now_ns - topic.waiters[0].since_ns > 2 * self.settings.timeout_ns:
+                self._fail_waiters(topic, NotInSyncError("the followers do not answer"))
+
+    def _fail_waiters(self, topic: ReplicatedTopic, error: StorageError) -> None:
+        waiters, topic.waiters = topic.waiters, deque()
+        for waiter in waiters:
+            waiter.done(error)
+
+    # Changes of the data path
+
+    def topic_created(self, name: str, store: TopicStore) -> None:
+        topic = ReplicatedTopic(self._next_number, name, store)
+        self._next_number += 1
+        self.topics[name] = self._by_store[store] = topic
+        for link in self._streaming_links():
+            link.open_topic(topic)
+        self.update_watermark(topic)
+        self.send_soon()
+
+    def topic_removed(self, name: str, log_id: str) -> None:
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return
+        del self._by_store[topic.store]
+        self._fail_waiters(topic, StorageError(f"topic {name} was deleted"))
+        for link in self._streaming_links():
+            link.topic_removed(topic)
+        self.send_soon()
+
+    def appended(self, store: TopicStore) -> None:
+        topic = self._by_store[store]
+        self._appended[topic] = None
+        for link in self.links.values():
+            link.log_written(topic)
+        self.send_soon()
+
+    def journal_written(self, store: TopicStore) -> None:
+        topic = self._by_store.get(store)
+        if topic is not None:
+            for link in self.links.values():
+                link.journal_written(topic)
+            self.send_soon()
+
+    def segment_removed(self, store: TopicStore, first_seq: int) -> None:
+        for link in self._streaming_links():
+            link.segment_removed(self._by_store[store], first_seq)
+
+    def metadata_written(self, content: bytes) -> None:
+        """nsqd.dat was written."""
+        self.metadata = content
+        for link in self._streaming_links():
+            link.send_metadata(content)
+
+    def _streaming_links(self) -> list[FollowerLink]:
+        return [link for link in self.links.values() if link.is_streaming]
