@@ -8,14 +8,14 @@ from penstock.replication.copied_data_path import CopiedDataPath
 from penstock.replication.stream import (
     Batches,
     CutSegment,
+    FormatSettings,
     Journal,
     LeaderMessage,
-    Metadata,
+    MetadataFile,
     OpenTopic,
     RemoveSegment,
     RemoveTopic,
     SegmentState,
-    Settings,
 )
 from penstock.storage import DataPath, LogSettings
 from penstock.storage.layout import Issue, maybe_generation, maybe_segment_seq
@@ -50,7 +50,7 @@ class Source:
 
     def messages(self, chunk: int = 10**6) -> list[LeaderMessage]:
         """What a leader sends to an empty follower."""
-        found: list[LeaderMessage] = [Settings(5, 10**15), OpenTopic(1, "t", self.log_id)]
+        found: list[LeaderMessage] = [FormatSettings(5, 10**15), OpenTopic(1, "t", self.log_id)]
         for name in self.files.list_names(FOLDER):
             data = content(self.files, f"{FOLDER}/{name}")
             first_seq, generation = maybe_segment_seq(name), maybe_generation(name)
@@ -59,7 +59,7 @@ class Source:
                     found.append(Batches(1, first_seq, at, data[at : at + chunk]))
                 if generation is not None:
                     found.append(Journal(1, generation, at, data[at : at + chunk]))
-        return [*found, Metadata(b"{}")]
+        return [*found, MetadataFile(b"{}")]
 
 
 @pytest.fixture

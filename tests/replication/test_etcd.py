@@ -473,7 +473,7 @@ def test_a_server_that_hangs_is_replaced_by_the_next(shared_etcd: EtcdProcess) -
             await service.until(
                 lambda: seen.connections[-1] and seen.alive == {"a"}, "the other server"
             )
-            leaving = make_address("a", is_leaving=True)
+            leaving = make_address("a", leading_epoch=7)
             first.announce(leaving)
             await service.until(lambda: seen.last.alive == {"a": leaving}, "the changed entry")
         finally:

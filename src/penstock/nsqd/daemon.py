@@ -15,10 +15,7 @@ import uvloop
 from penstock import NSQ_VERSION
 from penstock.broker.engine import Engine
 from penstock.broker.publishing import PublishConfirmation
-<<<<<<< HEAD
-=======
 from penstock.broker.replicated_topic import ReplicatedTopic
->>>>>>> 60c26f0 (replication: leader, follower and member, and nsqd as a member of a replicated node)
 from penstock.broker.topic import Topic
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, Clock, SystemClock
@@ -112,15 +109,12 @@ class ReplicationHooks:
     """Above 0, and above that of every earlier run."""
     observer: StoreObserver
     confirmation: PublishConfirmation
-<<<<<<< HEAD
-=======
     new_stream: Callable[[], asyncio.Protocol]
     """Makes the protocol of a connection that a follower has opened."""
     on_metadata: Callable[[bytes], None]
     """Called with the new content of nsqd.dat."""
     status: Callable[[], dict[str, object]]
     """What `/replication` shows."""
->>>>>>> 60c26f0 (replication: leader, follower and member, and nsqd as a member of a replicated node)
 
 
 class Nsqd:
@@ -170,12 +164,8 @@ class Nsqd:
         self._path = Path(options.data_path or os.getcwd())
         log.info("%s", version_line("nsqd"))
         remover = BackgroundRemover(RealFiles(), lambda failure: log.error("%s", failure))
-<<<<<<< HEAD
-        self._data_path = DataPath.open(
-=======
         self._replication = replication
         self.data_path = DataPath.open(
->>>>>>> 60c26f0 (replication: leader, follower and member, and nsqd as a member of a replicated node)
             str(self._path),
             settings.log_settings(options),
             remover=remover,

@@ -40,7 +40,7 @@ from penstock.replication.leader import STREAM_VERSION, Leader, LeaderSettings
 from penstock.replication.member import Member, MemberIdentity
 from penstock.replication.member_file import MemberFile, read_member_file, write_member_file
 from penstock.replication.node_record import MemberAddress
-from penstock.replication.stream import Hello, Settings
+from penstock.replication.stream import FormatSettings, Hello
 from penstock.storage import RealFiles
 from penstock.storage.data_dir import FormatFile, verify_data_path
 from penstock.storage.layout import TOPICS_NAME
@@ -228,9 +228,9 @@ class ReplicatedNsqd:
             send_soon=self._send_soon,
         )
 
-    def _format_settings(self) -> Settings:
+    def _format_settings(self) -> FormatSettings:
         assert self.nsqd is not None
-        return Settings(self.nsqd.data_path.node_id, self.nsqd.data_path.reserved_below)
+        return FormatSettings(self.nsqd.data_path.node_id, self.nsqd.data_path.reserved_below)
 
     def _on_visible(self, topic: str) -> None:
         if self.nsqd is not None:

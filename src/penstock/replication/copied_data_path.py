@@ -23,17 +23,17 @@ from penstock.common.errors import CorruptBatchError, ReplicationError
 from penstock.replication.stream import (
     Batches,
     CutSegment,
+    FormatSettings,
     HaveTopic,
-    Heartbeat,
     Journal,
     JournalState,
+    KeepAlive,
     LeaderMessage,
-    Metadata,
+    MetadataFile,
     OpenTopic,
     RemoveSegment,
     RemoveTopic,
     SegmentState,
-    Settings,
 )
 from penstock.storage.batch import (
     HEADER_BYTES,
@@ -210,9 +210,9 @@ class CopiedDataPath:
             CutSegment: self._cut_segment,
             RemoveSegment: self._remove_segment,
             RemoveTopic: self._remove_topic,
-            Settings: self._change_settings,
-            Metadata: self._write_metadata,
-            Heartbeat: lambda _: None,
+            FormatSettings: self._change_settings,
+            MetadataFile: self._write_metadata,
+            KeepAlive: lambda _: None,
         }
 
     @classmethod
@@ -585,14 +585,14 @@ class CopiedDataPath:
         self._files.sync_folder(self._topics_path)
         ImmediateRemover(self._files).remove_folder(removed)
 
-    def _change_settings(self, message: Settings) -> None:
+    def _change_settings(self, message: FormatSettings) -> None:
         self._write_format_file(
             self._format_file._replace(
                 node_id=message.node_id, reserved_below=message.reserved_below
             )
         )
 
-    def _write_metadata(self, message: Metadata) -> None:
+    def _write_metadata(self, message: MetadataFile) -> None:
         path = f"{self.path}/{METADATA_NAME}"
         replace_file(self._files, path, path + NEW_SUFFIX, message.content)
 

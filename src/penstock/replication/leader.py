@@ -34,20 +34,20 @@ from penstock.replication.stream import (
     Batches,
     CutSegment,
     FollowerMessage,
+    FormatSettings,
     HaveAll,
     HaveTopic,
-    Heartbeat,
     Hello,
     Journal,
     JournalState,
+    KeepAlive,
     LeaderMessage,
-    Metadata,
+    MetadataFile,
     OpenTopic,
     Refuse,
     RemoveSegment,
     RemoveTopic,
     SegmentState,
-    Settings,
     Welcome,
 )
 from penstock.storage import TopicStore
@@ -100,7 +100,7 @@ class _Waiter(NamedTuple):
     done: Callable[[StorageError | None], None]
 
 
-class ReplicatedTopic:
+class LedTopic:
     """A topic of the leader, and the producers that wait for its messages to be confirmed."""
 
     def __init__(self, number: int, name: str, store: TopicStore) -> None:
@@ -122,7 +122,7 @@ class _FilePosition(NamedTuple):
 class _Unacked(NamedTuple):
     position: int
     since_ns: int
-    topic: ReplicatedTopic | None
+    topic: LedTopic | None
     next_seq: int
     """With the message at `position`, the follower has all messages below this number."""
 
@@ -137,7 +137,7 @@ class FollowerLink:
         """Whether the follower has told what it has."""
         self.has_caught_up = False
         """Whether the follower has had everything at one moment since it connected."""
-        self.confirmed: dict[ReplicatedTopic, int] = {}
+        self.confirmed: dict[LedTopic, int] = {}
         """The follower has all messages of a topic below this number."""
         self.position = 0
         """Number of messages sent since `Welcome`."""
@@ -147,13 +147,13 @@ class FollowerLink:
         self._is_closed = False
         self._inventory: dict[str, HaveTopic] = {}
         self._unacked: deque[_Unacked] = deque()
-        self._logs: dict[ReplicatedTopic, _FilePosition] = {}
-        self._present: dict[ReplicatedTopic, dict[int, int]] = {}
+        self._logs: dict[LedTopic, _FilePosition] = {}
+        self._present: dict[LedTopic, dict[int, int]] = {}
         """How much of the later segments the follower had when it connected."""
-        self._journals: dict[ReplicatedTopic, _FilePosition] = {}
-        self._unsent_logs: dict[ReplicatedTopic, None] = {}
-        self._unsent_journals: dict[ReplicatedTopic, None] = {}
-        self._settings: Settings | None = None
+        self._journals: dict[LedTopic, _FilePosition] = {}
+        self._unsent_logs: dict[LedTopic, None] = {}
+        self._unsent_journals: dict[LedTopic, None] = {}
+        self._settings: FormatSettings | None = None
         self._last_sent_ns = 0
 
     @property
@@ -207,7 +207,7 @@ class FollowerLink:
         if not self.acked_position <= position <= self.position:
             raise ReplicationError(f"{self.member} has acknowledged message {position}")
         self.acked_position = position
-        changed: dict[ReplicatedTopic, None] = {}
+        changed: dict[LedTopic, None] = {}
         while self._unacked and self._unacked[0].position <= position:
             _, _, topic, next_seq = self._unacked.popleft()
             if topic is not None and next_seq > self.confirmed.get(topic, 0):
@@ -229,7 +229,7 @@ class FollowerLink:
             if topic is None or topic.log_id != found.log_id:
                 self._send(RemoveTopic(name, found.log_id))
         if self._leader.metadata is not None:
-            self._send(Metadata(self._leader.metadata))
+            self._send(MetadataFile(self._leader.metadata))
         for topic in topics.values():
             found_topic = self._inventory.get(topic.name)
             if found_topic is not None and found_topic.log_id != topic.log_id:
@@ -239,7 +239,7 @@ class FollowerLink:
         self._leader.update_all_watermarks()
         self.send_more()
 
-    def open_topic(self, topic: ReplicatedTopic, found: HaveTopic | None = None) -> None:
+    def open_topic(self, topic: LedTopic, found: HaveTopic | None = None) -> None:
         """Start to send a topic. `found` is what the follower has of it."""
         self._send(OpenTopic(topic.number, topic.name, topic.log_id))
         extents = topic.store.log.segments_info()
@@ -258,7 +258,7 @@ class FollowerLink:
         self._journals[topic] = self._sent_journal(topic, found.journal if found else None)
         self._unsent_logs[topic] = self._unsent_journals[topic] = None
 
-    def _sent_journal(self, topic: ReplicatedTopic, found: JournalState | None) -> _FilePosition:
+    def _sent_journal(self, topic: LedTopic, found: JournalState | None) -> _FilePosition:
         """How much of the current journal the follower has; all or nothing of its beginning."""
         cursors = topic.store.cursors
         generation = cursors.generation
@@ -269,16 +269,16 @@ class FollowerLink:
 
     # Sending
 
-    def log_written(self, topic: ReplicatedTopic) -> None:
+    def log_written(self, topic: LedTopic) -> None:
         self._unsent_logs[topic] = None
 
-    def journal_written(self, topic: ReplicatedTopic) -> None:
+    def journal_written(self, topic: LedTopic) -> None:
         self._unsent_journals[topic] = None
 
-    def segment_removed(self, topic: ReplicatedTopic, first_seq: int) -> None:
+    def segment_removed(self, topic: LedTopic, first_seq: int) -> None:
         self._send(RemoveSegment(topic.number, first_seq))
 
-    def topic_removed(self, topic: ReplicatedTopic) -> None:
+    def topic_removed(self, topic: LedTopic) -> None:
         self._send(RemoveTopic(topic.name, topic.log_id))
         for of_topic in (self._logs, self._journals, self._present, self.confirmed):
             of_topic.pop(topic, None)
@@ -286,7 +286,7 @@ class FollowerLink:
         self._unsent_journals.pop(topic, None)
 
     def send_metadata(self, content: bytes) -> None:
-        self._send(Metadata(content))
+        self._send(MetadataFile(content))
 
     def send_more(self) -> None:
         """Send what the follower lacks, as far as the connection takes it."""
@@ -307,7 +307,7 @@ class FollowerLink:
         if self.is_streaming:
             self._send_settings()
             if now_ns - self._last_sent_ns >= _HEARTBEAT_NS:
-                self._send(Heartbeat())
+                self._send(KeepAlive())
 
     def _send_settings(self) -> None:
         settings = self._leader.format_settings()
@@ -315,7 +315,7 @@ class FollowerLink:
             self._settings = settings
             self._send(settings)
 
-    def _send_log(self, topic: ReplicatedTopic) -> int:
+    def _send_log(self, topic: LedTopic) -> int:
         """Send one piece of a log, and return its size. A log with more comes again later."""
         log = topic.store.log
         sent = self._logs.get(topic)
@@ -346,7 +346,7 @@ class FollowerLink:
             self._unsent_logs[topic] = None
         return len(data)
 
-    def _send_journal(self, topic: ReplicatedTopic) -> int:
+    def _send_journal(self, topic: LedTopic) -> int:
         cursors = topic.store.cursors
         sent = self._journals[topic]
         if sent.file != cursors.generation:
@@ -364,7 +364,7 @@ class FollowerLink:
                 self._unsent_journals[topic] = None
         return len(data)
 
-    def _note_unacked(self, topic: ReplicatedTopic, next_seq: int) -> None:
+    def _note_unacked(self, topic: LedTopic, next_seq: int) -> None:
         """The message that was just sent completes all messages of the topic below `next_seq`."""
         self._unacked[-1] = self._unacked[-1]._replace(topic=topic, next_seq=next_seq)
 
@@ -387,7 +387,7 @@ class Leader:
         log: Logger,
         *,
         write: Callable[[NodeRecord, int, Callable[[WriteResult], None]], None],
-        format_settings: Callable[[], Settings],
+        format_settings: Callable[[], FormatSettings],
         on_visible: Callable[[str], None],
         send_soon: Callable[[], None],
     ) -> None:
@@ -396,7 +396,7 @@ class Leader:
         then calls `send` at the end of the loop's turn."""
         assert view.record is not None
         self.settings = settings
-        self.topics: dict[str, ReplicatedTopic] = {}
+        self.topics: dict[str, LedTopic] = {}
         self.links: dict[str, FollowerLink] = {}
         self.metadata: bytes | None = None
         self.now_ns = clock.now_ns
@@ -408,8 +408,8 @@ class Leader:
         self._log = log
         self._write = write
         self._on_visible = on_visible
-        self._by_store: dict[TopicStore, ReplicatedTopic] = {}
-        self._appended: dict[ReplicatedTopic, None] = {}
+        self._by_store: dict[TopicStore, LedTopic] = {}
+        self._appended: dict[LedTopic, None] = {}
         """Topics with new messages in this turn of the loop."""
         self._next_number = 1
         self._is_serving = False
@@ -564,7 +564,7 @@ class Leader:
 
     # The high watermark
 
-    def update_watermark(self, topic: ReplicatedTopic) -> None:
+    def update_watermark(self, topic: LedTopic) -> None:
         """Confirm what every member in sync has."""
         if self._is_stopped or not self._is_serving:
             return
@@ -619,7 +619,7 @@ class Leader:
             if topic.waiters and now_ns - topic.waiters[0].since_ns > 2 * self.settings.timeout_ns:
                 self._fail_waiters(topic, NotInSyncError("the followers do not answer"))
 
-    def _fail_waiters(self, topic: ReplicatedTopic, error: StorageError) -> None:
+    def _fail_waiters(self, topic: LedTopic, error: StorageError) -> None:
         waiters, topic.waiters = topic.waiters, deque()
         for waiter in waiters:
             waiter.done(error)
@@ -627,7 +627,7 @@ class Leader:
     # Changes of the data path
 
     def topic_created(self, name: str, store: TopicStore) -> None:
-        topic = ReplicatedTopic(self._next_number, name, store)
+        topic = LedTopic(self._next_number, name, store)
         self._next_number += 1
         self.topics[name] = self._by_store[store] = topic
         for link in self._streaming_links():

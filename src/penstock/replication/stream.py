@@ -35,20 +35,20 @@ __all__ = [
     "Batches",
     "CutSegment",
     "FollowerMessage",
+    "FormatSettings",
     "HaveAll",
     "HaveTopic",
-    "Heartbeat",
     "Hello",
     "Journal",
     "JournalState",
+    "KeepAlive",
     "LeaderMessage",
-    "Metadata",
+    "MetadataFile",
     "OpenTopic",
     "Refuse",
     "RemoveSegment",
     "RemoveTopic",
     "SegmentState",
-    "Settings",
     "StreamDecoder",
     "Welcome",
     "decode_follower",
@@ -196,20 +196,20 @@ class RemoveTopic(_Message, frozen=True, tag=23):
     log_id: bytes
 
 
-class Settings(_Message, frozen=True, tag=24):
+class FormatSettings(_Message, frozen=True, tag=24):
     """Lines of the leader's format file."""
 
     node_id: int
     reserved_below: int
 
 
-class Metadata(_Message, frozen=True, tag=25):
+class MetadataFile(_Message, frozen=True, tag=25):
     """Content of nsqd.dat."""
 
     content: bytes
 
 
-class Heartbeat(_Message, frozen=True, tag=26):
+class KeepAlive(_Message, frozen=True, tag=26):
     """The leader is there, and has nothing else to send."""
 
 
@@ -222,9 +222,9 @@ LeaderMessage: TypeAlias = (
     | Journal
     | RemoveSegment
     | RemoveTopic
-    | Settings
-    | Metadata
-    | Heartbeat
+    | FormatSettings
+    | MetadataFile
+    | KeepAlive
 )
 
 _encoder = msgspec.msgpack.Encoder()
