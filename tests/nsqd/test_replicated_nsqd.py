@@ -69,6 +69,7 @@ def on_loop(data_path: Path, test: Callable[[Bench], Coroutine[Any, Any, None]])
             epoch=1,
             observer=IgnoringObserver(),
             confirmation=confirmation,
+            when_replicated=lambda done: done(None),
             new_stream=asyncio.Protocol,
             on_metadata=lambda _: None,
             status=dict,

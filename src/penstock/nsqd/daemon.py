@@ -109,6 +109,8 @@ class ReplicationHooks:
     """Above 0, and above that of every earlier run."""
     observer: StoreObserver
     confirmation: PublishConfirmation
+    when_replicated: Callable[[Callable[[StorageError | None], None]], None]
+    """Calls a function when the followers have everything that was written so far."""
     new_stream: Callable[[], asyncio.Protocol]
     """Makes the protocol of a connection that a follower has opened."""
     on_metadata: Callable[[bytes], None]
@@ -392,13 +394,20 @@ class Nsqd:
         services.options = self._options_in_use()
 
     def _persist(self, topic: Topic | None, done: Callable[[StorageError | None], None]) -> None:
-        """Calls `done` once nsqd.dat and the cursors of the topic's channels are fsynced."""
+        """Calls `done` once nsqd.dat and the cursors of the topic's channels are fsynced and, with
+        replication, the followers have them."""
+
+        def stored(failure: StorageError | None) -> None:
+            if failure is None and self._replication is not None:
+                self._replication.when_replicated(done)
+            else:
+                done(failure)
 
         def metadata_written(failure: StorageError | None) -> None:
             if failure is not None or topic is None or topic.store is None or topic.closed:
-                done(failure)
+                stored(failure)
             else:
-                self._commit.request(topic.store.cursors, done)
+                self._commit.request(topic.store.cursors, stored)
 
         self._metadata.write(metadata_written)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock import NSQ_VERSION
 from penstock.common.clock import SECOND_NS, SystemClock
-from penstock.common.errors import Error, ReplicationError
+from penstock.common.errors import Error, ReplicationError, StorageError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import freeze_gc, ignore_signals, pause_gc, stop_on_signals
@@ -49,6 +49,9 @@ from penstock.storage.topic_storage import LastShutdown
 __all__ = ["ReplicatedNsqd", "serve_member"]
 
 TICK_SECONDS = 0.25
+
+# Time that a clean stop waits for followers to receive what was written last.
+_SEND_REST_SECONDS = 1.0
 
 # A leader that is silent for this many times the replica timeout is connected to again.
 _SILENCE_FACTOR = 2
@@ -188,6 +191,7 @@ class ReplicatedNsqd:
                     epoch=leader.settings.epoch,
                     observer=leader,
                     confirmation=leader,
+                    when_replicated=leader.when_replicated,
                     new_stream=lambda: FollowerStream(leader, self._log),
                     on_metadata=leader.metadata_written,
                     status=self.status,
@@ -247,20 +251,35 @@ class ReplicatedNsqd:
             self._leader.send()
 
     async def _stop_leading(self) -> None:
-        nsqd = self.nsqd
-        if nsqd is not None:
-            await self._stop_nsqd(nsqd)
+        if self.nsqd is not None:
+            await self._stop_nsqd(self.nsqd)
         self._following = self._new_following()
         with contextlib.suppress(Error):
             await self._serve_http()
         self._member.stopped_leading()
 
     async def _stop_nsqd(self, nsqd: Nsqd) -> None:
+        await self._send_rest(nsqd)
         await nsqd.stop()
         self.nsqd = None
         if self._leader is not None:
             self._leader.stop()
             self._leader = None
+
+    async def _send_rest(self, nsqd: Nsqd) -> None:
+        """Give the followers the progress of the channels before this member stops leading."""
+        leader = self._leader
+        if leader is None or leader.is_stopped:
+            return
+        nsqd.broker.save_progress()
+        replicated = self._loop.create_future()
+
+        def on_replicated(_: StorageError | None) -> None:
+            if not replicated.done():
+                replicated.set_result(None)
+
+        leader.when_replicated(on_replicated)
+        await asyncio.wait([replicated], timeout=_SEND_REST_SECONDS)
 
     # Following
 

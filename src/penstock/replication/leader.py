@@ -60,6 +60,8 @@ STREAM_VERSION = 1
 # Maximum bytes that one turn sends to a follower, so that clients have their turn.
 _TURN_BYTES = 4 * 1024 * 1024
 
+_NO_ANSWER = "the followers do not answer"
+
 _HEARTBEAT_NS = 1_000_000_000
 
 
@@ -100,6 +102,26 @@ class _Waiter(NamedTuple):
     done: Callable[[StorageError | None], None]
 
 
+class _Barrier:
+    """Someone waits until every member in sync has everything that was written so far."""
+
+    def __init__(self, since_ns: int, done: Callable[[StorageError | None], None]) -> None:
+        self.since_ns = since_ns
+        self.done = done
+        self._positions: dict[FollowerLink, int] = {}
+
+    def is_reached(self, links: list["FollowerLink | None"]) -> bool:
+        """Whether all these followers have acknowledged what they had to be sent."""
+        return all(link is not None and self._has_reached(link) for link in links)
+
+    def _has_reached(self, link: "FollowerLink") -> bool:
+        if link not in self._positions:
+            if not link.is_streaming or link.has_unsent:
+                return False
+            self._positions[link] = link.position
+        return link.acked_position >= self._positions[link]
+
+
 class LedTopic:
     """A topic of the leader, and the producers that wait for its messages to be confirmed."""
 
@@ -108,6 +130,8 @@ class LedTopic:
         self.name = name
         self.store = store
         self.log_id = bytes.fromhex(store.log.log_id)
+        self.opened_seq = store.log.next_seq
+        """Messages below this number are of earlier runs."""
         self.waiters: deque[_Waiter] = deque()
 
 
@@ -124,7 +148,8 @@ class _Unacked(NamedTuple):
     since_ns: int
     topic: LedTopic | None
     next_seq: int
-    """With the message at `position`, the follower has all messages below this number."""
+    """Once the message at `position` is acknowledged, the follower is known to have all messages of
+    the topic below this number."""
 
 
 class FollowerLink:
@@ -160,6 +185,11 @@ class FollowerLink:
     def has_unsent(self) -> bool:
         """Whether the follower lacks anything that was not sent yet."""
         return bool(self._unsent_logs or self._unsent_journals)
+
+    @property
+    def has_everything(self) -> bool:
+        """Whether the follower has acknowledged everything."""
+        return self.is_streaming and not self.has_unsent and not self._unacked
 
     @property
     def oldest_unacked_ns(self) -> int | None:
@@ -210,18 +240,20 @@ class FollowerLink:
         changed: dict[LedTopic, None] = {}
         while self._unacked and self._unacked[0].position <= position:
             _, _, topic, next_seq = self._unacked.popleft()
-            if topic is not None and next_seq > self.confirmed.get(topic, 0):
+            if topic is not None and next_seq > self.confirmed.get(topic, next_seq):
                 self.confirmed[topic] = next_seq
                 changed[topic] = None
-        if not self.has_unsent and not self._unacked:
+        if self.has_everything:
             self.has_caught_up = True
         for topic in changed:
             self._leader.update_watermark(topic)
+        self._leader.check_barriers()
 
     # The start of the stream
 
     def _start_streaming(self) -> None:
         self.is_streaming = True
+        self._leader.link_streams(self)
         topics = self._leader.topics
         self._send_settings()
         for name, found in self._inventory.items():
@@ -242,6 +274,7 @@ class FollowerLink:
     def open_topic(self, topic: LedTopic, found: HaveTopic | None = None) -> None:
         """Start to send a topic. `found` is what the follower has of it."""
         self._send(OpenTopic(topic.number, topic.name, topic.log_id))
+        self.confirmed[topic] = 0
         extents = topic.store.log.segments_info()
         compared = compare_segments(
             [SegmentState(*extent) for extent in extents], found.segments if found else []
@@ -250,7 +283,8 @@ class FollowerLink:
             self._send(CutSegment(topic.number, first_seq, end))
         for first_seq in compared.trimmed:
             self._send(RemoveSegment(topic.number, first_seq))
-        self.confirmed[topic] = compared.confirmed_seq
+        # What the follower has may not be fsynced yet: it counts once the follower acknowledges.
+        self._note(topic, compared.confirmed_seq)
         self._present[topic] = compared.present
         if extents:
             first = extents[0].first_seq
@@ -322,6 +356,7 @@ class FollowerLink:
         if sent is None:
             first_seq = log.next_segment_seq(-1)
             if first_seq is None:
+                self._note(topic, log.next_seq)
                 return 0
             sent = _FilePosition(first_seq, 0)
         data = b""
@@ -335,13 +370,14 @@ class FollowerLink:
             following = log.next_segment_seq(sent.file)
             if following is None:
                 self._logs[topic] = sent
+                self._note(topic, log.next_seq)
                 return 0
             sent = _FilePosition(following, self._present.get(topic, {}).pop(following, 0))
         self._send(Batches(topic.number, sent.file, sent.position, data))
         sent = _FilePosition(sent.file, sent.position + len(data))
         self._logs[topic] = sent
         if log.is_end(sent.file, sent.position):
-            self._note_unacked(topic, log.next_seq)
+            self._note(topic, log.next_seq)
         else:
             self._unsent_logs[topic] = None
         return len(data)
@@ -364,9 +400,15 @@ class FollowerLink:
                 self._unsent_journals[topic] = None
         return len(data)
 
-    def _note_unacked(self, topic: LedTopic, next_seq: int) -> None:
-        """The message that was just sent completes all messages of the topic below `next_seq`."""
-        self._unacked[-1] = self._unacked[-1]._replace(topic=topic, next_seq=next_seq)
+    def _note(self, topic: LedTopic, next_seq: int) -> None:
+        """With what was sent so far, the follower has all messages of the topic below
+        `next_seq`."""
+        if self._unacked:
+            noted = self._unacked[-1]._replace(topic=topic, next_seq=next_seq)
+            self._unacked.append(noted)
+        elif next_seq > self.confirmed[topic]:
+            self.confirmed[topic] = next_seq
+            self._leader.update_watermark(topic)
 
     def _send(self, message: LeaderMessage) -> None:
         now_ns = self._leader.now_ns()
@@ -408,6 +450,7 @@ class Leader:
         self._log = log
         self._write = write
         self._on_visible = on_visible
+        self._streaming: tuple[FollowerLink, ...] = ()
         self._by_store: dict[TopicStore, LedTopic] = {}
         self._appended: dict[LedTopic, None] = {}
         """Topics with new messages in this turn of the loop."""
@@ -415,10 +458,11 @@ class Leader:
         self._is_serving = False
         self._joining: frozenset[str] = frozenset()
         """Members that the leader is about to add. Their acknowledgements count already."""
+        self._barriers: list[_Barrier] = []
         self._is_writing = False
         self._missing_since: dict[str, int] = {}
         """When members in sync were last connected."""
-        self._is_stopped = False
+        self.is_stopped = False
 
     @property
     def required(self) -> frozenset[str]:
@@ -452,17 +496,18 @@ class Leader:
 
     def stop(self) -> None:
         """Confirm nothing more: this member no longer leads, or is being stopped."""
-        self._is_stopped = True
+        self.is_stopped = True
         for link in tuple(self.links.values()):
             link.close()
         error = NotInSyncError(f"{self.settings.member} no longer leads {self.settings.node}")
         for topic in self.topics.values():
             self._fail_waiters(topic, error)
+        self._fail_barriers(error)
 
     def _change_in_sync(self) -> None:
         """Ask etcd to remove followers that are late, or to add one that has caught up. One request
         at a time."""
-        if self._is_writing or self._is_stopped:
+        if self._is_writing or self.is_stopped:
             return
         late = frozenset(self._late_members())
         if late:
@@ -532,7 +577,7 @@ class Leader:
             return f"epoch {settings.epoch} is over: {hello.epoch} is known"
         if hello.member == settings.member:
             return f"this is {settings.member} itself"
-        if self._is_stopped:
+        if self.is_stopped:
             return f"{settings.member} no longer leads"
         return ""
 
@@ -544,8 +589,13 @@ class Leader:
         self.links[link.member] = link
         self._log.info("REPLICATION: %s follows", link.member)
 
+    def link_streams(self, link: FollowerLink) -> None:
+        """A follower has told what it has: from now on it is sent everything."""
+        self._streaming = (*self._streaming, link)
+
     def link_closed(self, link: FollowerLink) -> None:
         """The connection of a follower was closed."""
+        self._streaming = tuple(each for each in self._streaming if each is not link)
         if self.links.get(link.member) is link:
             del self.links[link.member]
             self._missing_since[link.member] = self.now_ns()
@@ -558,15 +608,19 @@ class Leader:
         if not self.required:
             for topic in appended:
                 self.update_watermark(topic)
-        for link in tuple(self.links.values()):
-            if link.is_streaming:
+        for link in self._streaming:
+            try:
                 link.send_more()
+            except StorageError as error:
+                self._log.error("REPLICATION: cannot read for %s - %s", link.member, error)
+                link.close()
+        self.check_barriers()
 
     # The high watermark
 
     def update_watermark(self, topic: LedTopic) -> None:
         """Confirm what every member in sync has."""
-        if self._is_stopped or not self._is_serving:
+        if self.is_stopped or not self._is_serving:
             return
         log = topic.store.log
         confirmed = log.synced_seq if self.settings.must_sync else log.next_seq
@@ -575,6 +629,9 @@ class Leader:
             if link is None or not link.is_streaming:
                 return
             confirmed = min(confirmed, link.confirmed.get(topic, 0))
+        if len(self.record.in_sync) < self.settings.min_in_sync:
+            # Too few copies for new messages. Those of earlier runs stay visible.
+            confirmed = min(confirmed, topic.opened_seq)
         if confirmed > log.high_watermark:
             log.set_high_watermark(confirmed)
             self._on_visible(topic.name)
@@ -591,7 +648,7 @@ class Leader:
 
     def check_writable(self) -> None:
         """Raise NotInSyncError if too few members are in sync to accept messages."""
-        if self._is_stopped or len(self.record.in_sync) < self.settings.min_in_sync:
+        if self.is_stopped or len(self.record.in_sync) < self.settings.min_in_sync:
             raise NotInSyncError(
                 f"{len(self.record.in_sync)} of {len(self.record.members)} members are in sync; "
                 f"{self.settings.min_in_sync} are needed"
@@ -605,6 +662,32 @@ class Leader:
         waiter = _Waiter(next_seq, self.now_ns(), done)
         self._by_store[topic.store].waiters.append(waiter)
 
+    def when_replicated(self, done: Callable[[StorageError | None], None]) -> None:
+        """Call `done` later, when every member in sync has all files as they are now: messages,
+        topics and channels, and the progress of channels."""
+        self._barriers.append(_Barrier(self.now_ns(), done))
+        self.send_soon()
+
+    def check_barriers(self) -> None:
+        """Answer those who wait for the followers to have everything."""
+        if not self._barriers:
+            return
+        links = [self.links.get(member) for member in self.required]
+        barriers, self._barriers = self._barriers, []
+        for barrier in barriers:
+            if barrier.is_reached(links):
+                barrier.done(None)
+            else:
+                self._barriers.append(barrier)
+
+    def _fail_barriers(self, error: StorageError, *, older_than_ns: int = 0) -> None:
+        barriers, self._barriers = self._barriers, []
+        for barrier in barriers:
+            if self.now_ns() - barrier.since_ns >= older_than_ns:
+                barrier.done(error)
+            else:
+                self._barriers.append(barrier)
+
     def synced(self, topic: Topic) -> None:
         """The leader has fsynced messages of a topic."""
         assert topic.store is not None
@@ -617,7 +700,8 @@ class Leader:
         etcd neither, so that it cannot be removed."""
         for topic in self.topics.values():
             if topic.waiters and now_ns - topic.waiters[0].since_ns > 2 * self.settings.timeout_ns:
-                self._fail_waiters(topic, NotInSyncError("the followers do not answer"))
+                self._fail_waiters(topic, NotInSyncError(_NO_ANSWER))
+        self._fail_barriers(NotInSyncError(_NO_ANSWER), older_than_ns=2 * self.settings.timeout_ns)
 
     def _fail_waiters(self, topic: LedTopic, error: StorageError) -> None:
         waiters, topic.waiters = topic.waiters, deque()
@@ -630,7 +714,7 @@ class Leader:
         topic = LedTopic(self._next_number, name, store)
         self._next_number += 1
         self.topics[name] = self._by_store[store] = topic
-        for link in self._streaming_links():
+        for link in self._streaming:
             link.open_topic(topic)
         self.update_watermark(topic)
         self.send_soon()
@@ -641,33 +725,30 @@ class Leader:
             return
         del self._by_store[topic.store]
         self._fail_waiters(topic, StorageError(f"topic {name} was deleted"))
-        for link in self._streaming_links():
+        for link in self._streaming:
             link.topic_removed(topic)
         self.send_soon()
 
     def appended(self, store: TopicStore) -> None:
         topic = self._by_store[store]
         self._appended[topic] = None
-        for link in self.links.values():
+        for link in self._streaming:
             link.log_written(topic)
         self.send_soon()
 
     def journal_written(self, store: TopicStore) -> None:
         topic = self._by_store.get(store)
         if topic is not None:
-            for link in self.links.values():
+            for link in self._streaming:
                 link.journal_written(topic)
             self.send_soon()
 
     def segment_removed(self, store: TopicStore, first_seq: int) -> None:
-        for link in self._streaming_links():
+        for link in self._streaming:
             link.segment_removed(self._by_store[store], first_seq)
 
     def metadata_written(self, content: bytes) -> None:
         """nsqd.dat was written."""
         self.metadata = content
-        for link in self._streaming_links():
+        for link in self._streaming:
             link.send_metadata(content)
-
-    def _streaming_links(self) -> list[FollowerLink]:
-        return [link for link in self.links.values() if link.is_streaming]

@@ -218,7 +218,7 @@ class Member:
             others.insert(0, record.preferred_leader)
         rank = others.index(self._name) if self._name in others else len(others)
         delay_ns = rank * _CLAIM_DELAY_NS
-        if leader is not None and leader.member != self._name:
+        if leader is not None and self._name not in (leader.member, record.preferred_leader):
             # The leader is running. It may be about to lead, or about to stop.
             delay_ns += self._identity.lease_ns
         return missing_ns >= delay_ns and self._now_ns() >= self._claim_not_before_ns
@@ -308,6 +308,7 @@ class Member:
         assert view.record is not None
         self._stop_following()
         self._since.clear()
+        self._claimed_epoch = 0  # A later start as leader needs an epoch of its own.
         self.role, self.epoch = Role.LEADING, view.record.epoch
         self._announce_epoch(self.epoch)
         self._log.info("REPLICATION: leading in epoch %d", self.epoch)
