@@ -13,9 +13,19 @@ from tests.nsqd.in_process import connected, serving
 from penstock.common.errors import NotInSyncError
 from penstock.nsqd.daemon import Nsqd, ReplicationHooks
 from penstock.protocol import frames
+from penstock.replication.status import ReplicationStatus
 from penstock.testing.waiting import TIMEOUT_SECONDS
 
 OK_FRAME = frames.response(b"OK")
+STATUS = ReplicationStatus(
+    cluster="shop",
+    node="n1",
+    member="a",
+    role="leading",
+    etcd_connected=True,
+    replicas=3,
+    min_in_sync=2,
+)
 
 
 class Bench:
@@ -72,7 +82,7 @@ def on_loop(data_path: Path, test: Callable[[Bench], Coroutine[Any, Any, None]])
             when_replicated=lambda done: done(None),
             new_stream=asyncio.Protocol,
             on_metadata=lambda _: None,
-            status=dict,
+            status=lambda: STATUS,
         )
         async with serving(data_path, replication=hooks) as nsqd:
             await test(Bench(nsqd, confirmation))

@@ -54,6 +54,7 @@ from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, ClientServices
 from penstock.nsqd.tls_config import TlsRequiredMiddleware, server_tls
+from penstock.replication.status import ReplicationStatus
 from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles, StoreObserver
 from penstock.storage.layout import IMPORTING_NAME
 
@@ -115,7 +116,7 @@ class ReplicationHooks:
     """Makes the protocol of a connection that a follower has opened."""
     on_metadata: Callable[[bytes], None]
     """Called with the new content of nsqd.dat."""
-    status: Callable[[], dict[str, object]]
+    status: Callable[[], ReplicationStatus]
     """What `/replication` shows."""
 
 
@@ -465,6 +466,7 @@ class Nsqd:
             unresponsive_shards=lambda: self.unresponsive_shards,
             quantiles=self.options.e2e_processing_latency_percentiles,
             started_at_ns=self.started_at_ns,
+            replication=self._replication.status if self._replication else None,
         )
 
     # The engine's topology listener.

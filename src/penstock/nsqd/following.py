@@ -54,6 +54,18 @@ class Following:
         """The follower of the current connection."""
         return self._stream.follower if self._stream is not None else None
 
+    @property
+    def leader(self) -> MemberAddress | None:
+        """The leader that is followed."""
+        return self._target[0] if self._target is not None else None
+
+    @property
+    def last_contact_seconds(self) -> float | None:
+        """Time since the leader has sent something; None if there is no connection."""
+        if self._stream is None:
+            return None
+        return self._loop.time() - self._stream.last_received_at
+
     def follow(self, leader: MemberAddress, epoch: int) -> None:
         """Connect to this leader, instead of another one."""
         self.stop()

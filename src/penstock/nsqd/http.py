@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
+
 from penstock import NSQ_VERSION
 from penstock.broker.broker import Broker
 from penstock.broker.publishing import Publisher, TurnBatch
@@ -56,6 +58,7 @@ from penstock.nsqd.stats_text import text_steps
 from penstock.nsqd.tcp import Clients
 from penstock.protocol.events import Limits
 from penstock.protocol.mpub import parse_mpub_body
+from penstock.replication.status import ReplicationStatus
 
 __all__ = ["NsqdHttpApi", "NsqdHttpServices"]
 
@@ -99,7 +102,7 @@ class NsqdHttpServices:
     register_with: Callable[[tuple[str, ...]], None]
     drain: Callable[[], None]
     # What /replication shows; None without replication.
-    replication_status: Callable[[], dict[str, object]] | None = None
+    replication_status: Callable[[], ReplicationStatus] | None = None
 
 
 class NsqdHttpApi:
@@ -116,7 +119,7 @@ class NsqdHttpApi:
         routes = [*self._publish_routes(), *self._operator_routes(), *self._history_routes()]
         if (status := self._services.replication_status) is not None:
             routes += [
-                Route("GET", "/replication", lambda _: status()),
+                Route("GET", "/replication", lambda _: msgspec.to_builtins(status())),
                 Route("GET", "/ready", lambda _: "OK", response_format=PLAIN_TEXT),
             ]
         return Router(routes)

@@ -9,7 +9,7 @@ import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from penstock import NSQ_VERSION, __version__
 from penstock.broker.broker import Broker
@@ -22,9 +22,11 @@ from penstock.common.clock import SECOND_NS
 from penstock.net.http_server import HttpServer
 from penstock.net.prometheus import Family, Histogram, Kind, Sample, labels, with_label
 from penstock.nsqd.process_metrics import ErrorCounters, GcPauses, memory_stats
+from penstock.nsqd.replication_metrics import replication_metrics
 from penstock.nsqd.stats import ClientView
+from penstock.replication.status import ReplicationStatus
 
-__all__ = ["FAMILIES", "SYNC_BOUNDS_SECONDS", "MetricsSource", "metrics"]
+__all__ = ["FAMILIES", "SYNC_BOUNDS_SECONDS", "MetricsSource", "metrics", "process_metrics"]
 
 # From a disk with a write cache to one that is failing.
 SYNC_BOUNDS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -46,12 +48,14 @@ class MetricsSource:
     quantiles: Sequence[float]  # of latencies, in descending order; none if not tracked
     started_at_ns: int
     http_server: HttpServer | None = None  # set when it is created
+    replication: Callable[[], ReplicationStatus] | None = None  # None without replication
 
 
 def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
     """All families with their samples, which are read lazily."""
-    for family, process_samples in _PROCESS:
-        yield family, process_samples(source)
+    yield from process_metrics(source)
+    for family, node_samples in _NODE:
+        yield family, node_samples(source)
     topics = [(labels(topic=name), topic) for name, topic in source.broker.topics.items()]
     for family, topic_value in _TOPIC:
         yield family, ((rendered_labels, topic_value(topic)) for rendered_labels, topic in topics)
@@ -87,15 +91,34 @@ def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
         ),
     )
 
+    if source.replication is not None:
+        yield from replication_metrics(source.replication())
+
+
+def process_metrics(source: "ProcessSource") -> Iterator[tuple[Family, Iterable[Sample]]]:
+    """The families about the process, which a follower without topics has, too."""
+    for family, samples in _PROCESS:
+        yield family, samples(source)
+
 
 # The process --------------------------------------------------------------------------------------
 
 
-def _info(_: MetricsSource) -> Iterator[Sample]:
+class ProcessSource(Protocol):
+    """The sources of the metrics of a process."""
+
+    @property
+    def gc_pauses(self) -> GcPauses: ...
+
+    @property
+    def started_at_ns(self) -> int: ...
+
+
+def _info(_: ProcessSource) -> Iterator[Sample]:
     yield labels(version=__version__, nsq_version=NSQ_VERSION), 1
 
 
-def _memory(source: MetricsSource) -> tuple[int, int]:
+def _memory(source: ProcessSource) -> tuple[int, int]:
     """Current and maximum resident memory."""
     stats = memory_stats(source.gc_pauses)
     resident = stats["heap_in_use_bytes"]
@@ -107,7 +130,7 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _gc_pauses(source: MetricsSource) -> Iterator[Sample]:
+def _gc_pauses(source: ProcessSource) -> Iterator[Sample]:
     for quantile, percent in (("1", 100), ("0.99", 99), ("0.95", 95)):
         yield labels(quantile=quantile), source.gc_pauses.percentile_us(percent) / 1_000_000
 
@@ -138,14 +161,14 @@ def _lookupds(source: MetricsSource) -> Iterator[Sample]:
         yield labels(address=address), is_connected
 
 
-_SamplesOf = Callable[[MetricsSource], Iterable[Sample]]
+SourceT = TypeVar("SourceT")
 
 
-def _one(value: Callable[[MetricsSource], float]) -> _SamplesOf:
+def _one(value: Callable[[SourceT], float]) -> Callable[[SourceT], Iterable[Sample]]:
     return lambda source: [("", value(source))]
 
 
-_PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
+_PROCESS: Final[list[tuple[Family, Callable[[ProcessSource], Iterable[Sample]]]]] = [
     (
         Family(
             "nsqd_info",
@@ -194,6 +217,9 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
         ),
         _gc_pauses,
     ),
+]
+
+_NODE: Final[list[tuple[Family, Callable[[MetricsSource], Iterable[Sample]]]]] = [
     (
         Family("nsqd_healthy", "gauge", "1, or 0 if the last write to a log has failed."),
         _one(lambda source: source.broker.health() is None),
@@ -443,6 +469,7 @@ def _latencies(
 
 FAMILIES: Final = (
     *(family for family, _ in _PROCESS),
+    *(family for family, _ in _NODE),
     *(family for family, _ in (*_TOPIC, *_TOPIC_LOG)),
     *(family for family, _ in _CHANNEL),
     _CHANNEL_DELIVERIES,

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Coroutine
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -27,11 +28,17 @@ from penstock.net.http_server import (
     Request,
     Route,
     Router,
+    StreamingResponse,
 )
 from penstock.net.listener import Listener, listen
+from penstock.net.prometheus import exposition
 from penstock.nsqd.daemon import Nsqd, ReplicationHooks
 from penstock.nsqd.following import Following
+from penstock.nsqd.metrics import process_metrics
 from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.process_metrics import GcPauses
+from penstock.nsqd.replication_metrics import replication_metrics
+from penstock.nsqd.replication_status import Takeovers, collect_status, min_in_sync_of
 from penstock.nsqd.replication_streams import FollowerStream
 from penstock.replication.coordination import ClusterView
 from penstock.replication.etcd import EtcdCoordinator
@@ -40,6 +47,7 @@ from penstock.replication.leader import STREAM_VERSION, Leader, LeaderSettings
 from penstock.replication.member import Member, MemberIdentity
 from penstock.replication.member_file import MemberFile, read_member_file, write_member_file
 from penstock.replication.node_record import MemberAddress
+from penstock.replication.status import ReplicationStatus
 from penstock.replication.stream import FormatSettings, Hello
 from penstock.storage import RealFiles
 from penstock.storage.data_dir import FormatFile, verify_data_path
@@ -127,6 +135,9 @@ class ReplicatedNsqd:
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_sending_soon = False
+        self._takeovers = Takeovers()
+        self.started_at_ns = self._clock.wall_ns()
+        self.gc_pauses = GcPauses()
 
     async def start(self) -> None:
         """Starts to watch etcd, and to answer HTTP requests."""
@@ -144,6 +155,7 @@ class ReplicatedNsqd:
             await self._stop_nsqd(self.nsqd)
         await self._stop_http()
         await self._coordinator.close()
+        self.gc_pauses.close()
         try:
             await self._following.close()
         except Error as error:
@@ -156,6 +168,7 @@ class ReplicatedNsqd:
         self._write_member_file(self._identity.incarnation)
 
     def lead(self, view: ClusterView) -> None:
+        self._takeovers = Takeovers(self._takeovers.total + 1, self._clock.wall_ns())
         self._spawn(self._start_leading(view))
 
     def leader_view(self, view: ClusterView) -> None:
@@ -218,7 +231,7 @@ class ReplicatedNsqd:
             epoch=view.record.epoch,
             token=self._token,
             must_sync=options.sync_every == 1,
-            min_in_sync=options.min_in_sync or options.replicas // 2 + 1,
+            min_in_sync=min_in_sync_of(options),
             timeout_ns=options.replica_timeout_ns,
         )
         return Leader(
@@ -378,7 +391,9 @@ class ReplicatedNsqd:
             [
                 Route("GET", "/ping", self._ping, response_format=PLAIN_TEXT),
                 Route("GET", "/ready", self._ready, response_format=PLAIN_TEXT),
-                Route("GET", "/replication", self._status),
+                Route("GET", "/replication", lambda _: msgspec.to_builtins(self.status())),
+                Route("GET", "/stats", self._stats),
+                Route("GET", "/metrics", self._metrics, is_logged=False),
             ]
         )
         self._http_server = HttpServer(router, log=self._log)
@@ -399,28 +414,34 @@ class ReplicatedNsqd:
     def _ready(self, _: Request) -> object:
         raise HttpError(503, "NOT_LEADING")
 
-    def _status(self, _: Request) -> object:
-        return self.status()
-
-    def status(self) -> dict[str, object]:
-        """What `/replication` shows."""
-        view = self._member.view
-        record = view.record if view is not None else None
-        shown: dict[str, object] = {
-            "cluster": self._identity.cluster,
-            "node": self._identity.node,
-            "member": self._identity.member,
+    def _stats(self, request: Request) -> object:
+        stats = {
+            "version": NSQ_VERSION,
+            "health": "OK",
+            "start_time": self.started_at_ns // SECOND_NS,
             "role": self._member.role.name.lower(),
-            "etcd_connected": self._member.is_connected,
+            "topics": [],
+            "producers": [],
         }
-        if record is not None:
-            shown |= {
-                "epoch": record.epoch,
-                "leader": record.leader,
-                "in_sync": sorted(record.in_sync_members),
-                "members": list(record.members),
-            }
-        return shown
+        if request.args.get("format") == "json":
+            return stats
+        return f"{version_line('nsqd')}\n\nHealth: OK\n\nRole: {stats['role']}\n"
+
+    def _metrics(self, _: Request) -> StreamingResponse:
+        process = process_metrics(self)
+        return exposition(chain(process, replication_metrics(self.status())))
+
+    def status(self) -> ReplicationStatus:
+        """What `/replication` shows."""
+        return collect_status(
+            self._options,
+            self._identity.member,
+            self._member,
+            leader=self._leader if self.nsqd is not None else None,
+            following=self._following,
+            takeovers=self._takeovers,
+            clock=self._clock,
+        )
 
     # Small things
 

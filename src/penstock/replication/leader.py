@@ -150,6 +150,8 @@ class _Unacked(NamedTuple):
     next_seq: int
     """Once the message at `position` is acknowledged, the follower is known to have all messages of
     the topic below this number."""
+    size: int = 0
+    """Bytes of a log in the message."""
 
 
 class FollowerLink:
@@ -167,6 +169,10 @@ class FollowerLink:
         self.position = 0
         """Number of messages sent since `Welcome`."""
         self.acked_position = 0
+        self._missing_bytes = 0
+        """What the logs of the follower lacked when it connected."""
+        self._sent_bytes = 0
+        """How much of the logs was sent."""
         self._leader = leader
         self._connection = connection
         self._is_closed = False
@@ -195,6 +201,39 @@ class FollowerLink:
     def oldest_unacked_ns(self) -> int | None:
         """When the oldest message that was not acknowledged yet was sent."""
         return self._unacked[0].since_ns if self._unacked else None
+
+    @property
+    def catch_up_progress(self) -> tuple[int, int]:
+        """Bytes sent, and all bytes that the follower lacked when it connected."""
+        return min(self._sent_bytes, self._missing_bytes), self._missing_bytes
+
+    def lag_messages(self) -> dict[str, int]:
+        """Number of messages that the follower has not acknowledged, by topic; only topics with
+        such messages."""
+        lags = {
+            name: topic.store.log.next_seq
+            - max(self.confirmed.get(topic, 0), topic.store.log.first_seq)
+            for name, topic in self._leader.topics.items()
+        }
+        return {name: lag for name, lag in lags.items() if lag > 0}
+
+    def lag_bytes(self) -> int:
+        """Bytes of the logs that the follower has not acknowledged."""
+        unacked = sum(each.size for each in self._unacked)
+        return unacked + sum(map(self._unsent_bytes, self._leader.topics.values()))
+
+    def _unsent_bytes(self, topic: LedTopic) -> int:
+        log = topic.store.log
+        sent = self._logs.get(topic, _FilePosition(-1, 0))
+        if log.is_end(sent.file, sent.position):
+            return 0
+        present = self._present.get(topic, {})
+        return sum(
+            each.byte_size
+            - (sent.position if each.first_seq == sent.file else present.get(each.first_seq, 0))
+            for each in log.segments
+            if each.first_seq >= sent.file
+        )
 
     # Messages of the follower
 
@@ -239,7 +278,7 @@ class FollowerLink:
         self.acked_position = position
         changed: dict[LedTopic, None] = {}
         while self._unacked and self._unacked[0].position <= position:
-            _, _, topic, next_seq = self._unacked.popleft()
+            _, _, topic, next_seq, _ = self._unacked.popleft()
             if topic is not None and next_seq > self.confirmed.get(topic, next_seq):
                 self.confirmed[topic] = next_seq
                 changed[topic] = None
@@ -254,6 +293,7 @@ class FollowerLink:
     def _start_streaming(self) -> None:
         self.is_streaming = True
         self._leader.link_streams(self)
+        self._leader.latest_links[self.member] = self
         topics = self._leader.topics
         self._send_settings()
         for name, found in self._inventory.items():
@@ -286,6 +326,9 @@ class FollowerLink:
         # What the follower has may not be fsynced yet: it counts once the follower acknowledges.
         self._note(topic, compared.confirmed_seq)
         self._present[topic] = compared.present
+        if not self.has_caught_up:
+            present_bytes = sum(compared.present.values())
+            self._missing_bytes += sum(each.end for each in extents) - present_bytes
         if extents:
             first = extents[0].first_seq
             self._logs[topic] = _FilePosition(first, compared.present[first])
@@ -373,7 +416,8 @@ class FollowerLink:
                 self._note(topic, log.next_seq)
                 return 0
             sent = _FilePosition(following, self._present.get(topic, {}).pop(following, 0))
-        self._send(Batches(topic.number, sent.file, sent.position, data))
+        self._send(Batches(topic.number, sent.file, sent.position, data), len(data))
+        self._sent_bytes += len(data)
         sent = _FilePosition(sent.file, sent.position + len(data))
         self._logs[topic] = sent
         if log.is_end(sent.file, sent.position):
@@ -410,10 +454,10 @@ class FollowerLink:
             self.confirmed[topic] = next_seq
             self._leader.update_watermark(topic)
 
-    def _send(self, message: LeaderMessage) -> None:
+    def _send(self, message: LeaderMessage, size: int = 0) -> None:
         now_ns = self._leader.now_ns()
         self.position += 1
-        self._unacked.append(_Unacked(self.position, now_ns, None, 0))
+        self._unacked.append(_Unacked(self.position, now_ns, None, 0, size))
         self._last_sent_ns = now_ns
         self._connection.send(message)
 
@@ -440,6 +484,8 @@ class Leader:
         self.settings = settings
         self.topics: dict[str, LedTopic] = {}
         self.links: dict[str, FollowerLink] = {}
+        self.latest_links: dict[str, FollowerLink] = {}
+        """The last connection of each follower, also if it was closed: for its lag."""
         self.metadata: bytes | None = None
         self.now_ns = clock.now_ns
         self.format_settings = format_settings

@@ -1,0 +1,67 @@
+"""The answer of `GET /replication`: what a member of a replicated node is and does."""
+
+import msgspec
+
+__all__ = ["FollowerStatus", "FollowingStatus", "ReplicationStatus"]
+
+
+class FollowerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A follower, as its leader sees it. A figure is None if the follower has not been connected
+    since this member leads."""
+
+    member: str
+    is_connected: bool = msgspec.field(name="connected")
+    is_in_sync: bool = msgspec.field(name="in_sync")
+    lag_messages: int | None = None
+    """Messages of all topics that the follower has not acknowledged."""
+    lag_bytes: int | None = None
+    """Bytes of the logs that the follower has not acknowledged."""
+    lag_seconds: float | None = None
+    """Age of the oldest message that the follower has not acknowledged, in the topic with the most
+    of them; 0 if there is none."""
+    catch_up_bytes_sent: int | None = None
+    """While the follower catches up: how much was sent to it, out of `catch_up_bytes_total`."""
+    catch_up_bytes_total: int | None = None
+
+
+class FollowingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The connection of a follower to its leader."""
+
+    leader_address: str
+    is_connected: bool = msgspec.field(name="connected")
+    applied_position: int
+    """Number of messages of the stream that were written since the connection was made."""
+    acknowledged_position: int
+    last_contact_seconds: float | None
+    """Time since the leader has sent something; None if there is no connection."""
+
+
+class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A member, and the record of its node as the member knows it."""
+
+    cluster: str
+    node: str
+    member: str
+    role: str
+    etcd_connected: bool
+    replicas: int
+    min_in_sync: int
+    epoch: int = 0
+    """0 before the member has read the record."""
+    leader: str = ""
+    in_sync: list[str] = []
+    members: list[str] = []
+    alive: list[str] = []
+    """The members that are running."""
+    takeovers: int = 0
+    """How often this process became leader."""
+    last_takeover: float | None = None
+    """When it last became leader, in seconds since the epoch."""
+    followers: list[FollowerStatus] | None = None
+    """None if this member does not lead."""
+    following: FollowingStatus | None = None
+    """None if this member does not follow."""
+
+    @property
+    def is_leading(self) -> bool:
+        return self.followers is not None
