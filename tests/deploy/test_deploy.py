@@ -17,6 +17,7 @@ from penstock.common.durations import parse_duration
 from penstock.common.options import load_config, unknown_keys
 from penstock.nsqadmin import options as nsqadmin_options
 from penstock.nsqd import options as nsqd_options
+from penstock.nsqd.replication_metrics import REPLICATION_FAMILIES
 from penstock.nsqlookupd import options as nsqlookupd_options
 from penstock.protocol import commands
 from penstock.testing.nsqd import run_nsqd
@@ -58,6 +59,8 @@ def test_every_metric_that_is_asked_for_exists() -> None:
         for expression in expressions()
         for name in re.findall(r"\b(?:nsqd|nsqlookupd|process)_[a-z_0-9]+", expression)
     }
+    # tests/nsqd/test_replication_status.py tests that members have these.
+    asked -= {family.name for family in REPLICATION_FAMILIES}
     with run_nsqlookupd() as lookupd:
         flags = (
             f"--lookupd-tcp-address={lookupd.tcp_address}",
@@ -112,6 +115,73 @@ def test_alerts_tell_abandoned_channels_from_those_of_spark(tmp_path: Path) -> N
             "no job has committed t:given-up for a day, while 5 messages wait",
         ),
     ]
+    check_alerts(tmp_path, series, alerts)
+
+
+MEMBER = '{instance="%s", cluster="shop", node="%s"}'
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool here")
+def test_alerts_about_replication(tmp_path: Path) -> None:
+    """Node n1 has a leader and one of two followers; n2 has no leader and no etcd."""
+    values = {
+        ("a", "n1"): {"leading": 1, "in_sync": 2, "etcd_connected": 1},
+        ("b", "n1"): {"leading": 0, "in_sync": 2, "etcd_connected": 1},
+        ("d", "n2"): {"leading": 0, "in_sync": 1, "etcd_connected": 0},
+    }
+    series = [
+        {"series": f"nsqd_replication_{name}{MEMBER % member}", "values": f"{value}x30"}
+        for member, metrics in values.items()
+        for name, value in {**metrics, "replicas": 3, "min_in_sync": 2}.items()
+    ]
+    lag = '{instance="a", cluster="shop", node="n1", follower="%s"}'
+    series += [
+        {"series": f"nsqd_replication_follower_lag_seconds{lag % 'b'}", "values": "1x30"},
+        {"series": f"nsqd_replication_follower_lag_seconds{lag % 'c'}", "values": "100x30"},
+    ]
+    cluster = {"cluster": "shop"}
+    n1 = cluster | {"node": "n1", "instance": "a"}
+    n2 = cluster | {"node": "n2"}
+    expected = [
+        (
+            "ReplicatedNodeHasNoLeader",
+            {"severity": "page"} | n2,
+            "no member leads node n2 of cluster shop: its messages cannot be consumed",
+        ),
+        (
+            "ReplicatedNodeIsUnderReplicated",
+            {"severity": "ticket"} | n1,
+            "node n1 of cluster shop has only 2 members in sync",
+        ),
+        (
+            "FollowerLags",
+            {"severity": "ticket", "follower": "c"} | n1,
+            "follower c of node n1 lacks messages that are 100 seconds old",
+        ),
+        (
+            "NsqdCannotReachEtcd",
+            {"severity": "page", "instance": "d"} | n2,
+            "nsqd d cannot reach etcd: if the leader of node n2 fails now, no member takes over",
+        ),
+    ]
+    alerts: list[dict[str, object]] = [
+        {
+            "eval_time": "20m",
+            "alertname": name,
+            "exp_alerts": [{"exp_labels": labels, "exp_annotations": {"summary": summary}}],
+        }
+        for name, labels, summary in expected
+    ]
+    alerts.append(
+        {"eval_time": "20m", "alertname": "ReplicatedNodeRefusesPublishes", "exp_alerts": []}
+    )
+    check_alerts(tmp_path, series, alerts)
+
+
+def check_alerts(
+    tmp_path: Path, series: list[dict[str, str]], alerts: list[dict[str, object]]
+) -> None:
+    """Fail if promtool finds other alerts for these series."""
     rules = DEPLOY / "prometheus/penstock.rules.yml"
     test = {"interval": "1m", "input_series": series, "alert_rule_test": alerts}
     file = tmp_path / "test.yml"  # JSON is YAML

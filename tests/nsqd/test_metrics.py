@@ -20,6 +20,7 @@ from penstock.common.logs import Logger
 from penstock.net.prometheus import Histogram
 from penstock.nsqd.metrics import FAMILIES, MetricsSource, metrics
 from penstock.nsqd.process_metrics import ErrorCounters, GcPauses
+from penstock.nsqd.replication_metrics import REPLICATION_FAMILIES
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
@@ -266,7 +267,7 @@ def test_the_documentation_lists_every_family() -> None:
     assert [
         f"| `{family.name}` | {family.kind} "
         f"| {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |"
-        for family in FAMILIES
+        for family in (*FAMILIES, *REPLICATION_FAMILIES)
     ] == rows
 
 

@@ -34,6 +34,7 @@ from penstock.net.listener import Listener, listen
 from penstock.net.prometheus import exposition
 from penstock.nsqd.daemon import Nsqd, ReplicationHooks
 from penstock.nsqd.following import Following
+from penstock.nsqd.http_tokens import HttpTokens
 from penstock.nsqd.metrics import process_metrics
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.process_metrics import GcPauses
@@ -396,7 +397,9 @@ class ReplicatedNsqd:
                 Route("GET", "/metrics", self._metrics, is_logged=False),
             ]
         )
-        self._http_server = HttpServer(router, log=self._log)
+        token_file = self._options.http_auth_token_file
+        middleware = [HttpTokens(token_file, self._log)] if token_file else []
+        self._http_server = HttpServer(router, log=self._log, middleware=middleware)
         self._http = await listen(
             self._options.http_address, self._http_server.new_connection, bare_name_is_path=True
         )
