@@ -448,7 +448,7 @@ class FollowerLink:
         """With what was sent so far, the follower has all messages of the topic below
         `next_seq`."""
         if self._unacked:
-            noted = self._unacked[-1]._replace(topic=topic, next_seq=next_seq)
+            noted = self._unacked[-1]._replace(topic=topic, next_seq=next_seq, size=0)
             self._unacked.append(noted)
         elif next_seq > self.confirmed[topic]:
             self.confirmed[topic] = next_seq
