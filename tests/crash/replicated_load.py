@@ -97,7 +97,9 @@ class LedgerProducer:
             self._stopping.wait(PAUSE_SECONDS)
 
 
-def read_channel(node: ReplicatedNode, wanted: set[bytes], *, channel: str = CHANNEL) -> list[bytes]:
+def read_channel(
+    node: ReplicatedNode, wanted: set[bytes], *, channel: str = CHANNEL
+) -> list[bytes]:
     """Bodies that the leader's channel delivers, until all `wanted` were received or none came for
     20 s."""
     bodies: list[bytes] = []

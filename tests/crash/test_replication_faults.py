@@ -134,6 +134,7 @@ def test_a_fault_loses_no_acknowledged_message(
 
 
 def test_a_member_with_damaged_files_fetches_them_again() -> None:
+    """It does not lead before it has them, although it was in sync."""
     with run_replicated_node() as node:
         node.led_by.publish(TOPIC, *(b"%d" % number for number in range(200)))
         damaged = follower_of(node)
@@ -142,9 +143,10 @@ def test_a_member_with_damaged_files_fetches_them_again() -> None:
         content = bytearray(segment.read_bytes())
         content[len(content) // 2] ^= 0xFF
         segment.write_bytes(content)
-        node.start(damaged)
-        node.wait_in_sync(3)
         node.kill(node.wait_for_leader())
+        node.start(damaged)
+        assert damaged != node.wait_for_leader()
+        assert "the copy is damaged" in node.members[damaged].log
         received = read_channel(node, {b"%d" % number for number in range(200)})
         node.start()
         node.wait_in_sync(3)

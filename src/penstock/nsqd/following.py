@@ -29,12 +29,15 @@ class Following:
         log: Logger,
         new_hello: Callable[[int], Hello],
         *,
+        copy: CopiedDataPath | None = None,
+        on_damage: Callable[[Issue], None],
         sync_seconds: float,
         silence_seconds: float,
     ) -> None:
-        """`new_hello` returns the first message for a leader of this epoch. Data is fsynced at
-        least every `sync_seconds`. A leader that sends nothing for `silence_seconds` is given up,
-        and connected to again."""
+        """`new_hello` returns the first message for a leader of this epoch. `copy` is the data
+        path, if it is open already. `on_damage` is called if it turns out to be damaged when it is
+        opened. Data is fsynced at least every `sync_seconds`. A leader that sends nothing for
+        `silence_seconds` is given up, and connected to again."""
         self._path = path
         self._log = log
         self._new_hello = new_hello
@@ -43,7 +46,8 @@ class Following:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="follower-sync")
         self._running_fsync: asyncio.Future[OSError | None] | None = None
-        self._copy: CopiedDataPath | None = None
+        self._copy = copy
+        self._on_damage = on_damage
         self._stream: LeaderStream | None = None
         self._target: tuple[MemberAddress, int] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -165,6 +169,8 @@ class Following:
 
     def _on_issue(self, issue: Issue) -> None:
         self._log.warning("%s", issue)
+        if issue.is_damage:
+            self._on_damage(issue)
 
     def _report(self, leader: MemberAddress, error: Exception) -> None:
         text = str(error) or type(error).__name__

@@ -42,6 +42,7 @@ from penstock.nsqd.replication_metrics import replication_metrics
 from penstock.nsqd.replication_status import Takeovers, collect_status, min_in_sync_of
 from penstock.nsqd.replication_streams import FollowerStream
 from penstock.replication.coordination import ClusterView
+from penstock.replication.copied_data_path import CopiedDataPath
 from penstock.replication.etcd import EtcdCoordinator
 from penstock.replication.etcd_client import EtcdConfig
 from penstock.replication.leader import STREAM_VERSION, Leader, LeaderSettings
@@ -52,7 +53,7 @@ from penstock.replication.status import ReplicationStatus
 from penstock.replication.stream import FormatSettings, Hello
 from penstock.storage import RealFiles
 from penstock.storage.data_dir import FormatFile, verify_data_path
-from penstock.storage.layout import TOPICS_NAME
+from penstock.storage.layout import TOPICS_NAME, Issue
 from penstock.storage.topic_storage import LastShutdown
 
 __all__ = ["ReplicatedNsqd", "serve_member"]
@@ -109,6 +110,8 @@ class ReplicatedNsqd:
         self._clock = SystemClock()
         self._files = RealFiles()
         self._path = str(Path(options.data_path or os.getcwd()))
+        self._copy: CopiedDataPath | None = None
+        """Opened before the member announces itself; `Following` takes it over."""
         self._identity = self._load_identity()
         self._node_uuid = self._identity.node_uuid
         self._token = _read_secret(options.cluster_token_file)
@@ -129,7 +132,8 @@ class ReplicatedNsqd:
             log,
             lambda: secrets.token_hex(16),
         )
-        self._following = self._new_following()
+        copy, self._copy = self._copy, None
+        self._following = self._new_following(copy)
         self._leader: Leader | None = None
         self._http: Listener | None = None
         self._http_server: HttpServer | None = None
@@ -297,12 +301,14 @@ class ReplicatedNsqd:
 
     # Following
 
-    def _new_following(self) -> Following:
+    def _new_following(self, copy: CopiedDataPath | None = None) -> Following:
         options = self._options
         return Following(
             self._path,
             self._log,
             self._hello,
+            copy=copy,
+            on_damage=self._on_damage,
             sync_seconds=options.sync_timeout_ns / SECOND_NS,
             silence_seconds=_SILENCE_FACTOR * options.replica_timeout_ns / SECOND_NS,
         )
@@ -359,15 +365,35 @@ class ReplicatedNsqd:
         )
 
     def _renew_incarnation(self, stored: MemberFile, format_file: FormatFile) -> MemberFile:
-        """If the machine went down, writes that were not fsynced may be lost: the copy is then not
-        in sync, until the leader says so."""
-        shutdown = format_file.last_shutdown(self._files.boot_id())
-        if shutdown is not LastShutdown.POWER_LOSS or self._options.sync_every == 1:
-            return stored
-        self._log.warning("REPLICATION: the machine went down; this member has to catch up")
+        """If the copy may lack acknowledged messages, take a new incarnation: the member is then not
+        in sync, and cannot lead, until the leader says so. Writes that were not fsynced are lost if
+        the machine went down; damage is fetched again from the leader."""
         renewed = msgspec.structs.replace(stored, incarnation=secrets.token_hex(8))
-        write_member_file(self._files, self._path, renewed)
-        return renewed
+        current = stored
+        shutdown = format_file.last_shutdown(self._files.boot_id())
+
+        def renew(reason: str) -> None:
+            nonlocal current
+            self._log.warning("REPLICATION: %s; this member has to catch up", reason)
+            current = renewed
+            write_member_file(self._files, self._path, current)
+
+        def report(issue: Issue) -> None:
+            self._log.warning("%s", issue)
+            if issue.is_damage and current is stored:
+                # Now, because the damage is removed next.
+                renew("the copy is damaged")
+
+        if shutdown is LastShutdown.POWER_LOSS and self._options.sync_every != 1:
+            renew("the machine went down")
+        self._copy = CopiedDataPath.open(self._path, self._files, report)
+        return current
+
+    def _on_damage(self, issue: Issue) -> None:
+        """The copy was opened again, and is damaged: leave, since other members must not take it for
+        one in sync. After a restart it is fetched again from the leader."""
+        self._write_member_file(secrets.token_hex(8))
+        self._fail(ReplicationError(f"the copy is damaged: {issue}; start nsqd again"))
 
     def _write_member_file(self, incarnation: str) -> None:
         identity = self._identity

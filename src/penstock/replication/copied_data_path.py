@@ -218,7 +218,8 @@ class CopiedDataPath:
     @classmethod
     def open(cls, path: str, files: Files, report: Callable[[Issue], None]) -> "CopiedDataPath":
         """Lock a folder, and find out what it contains. An empty folder becomes a data path.
-        `report` is called with damage, and with what was cut. Raises StorageError."""
+        `report` is called with damage, with the ends of interrupted writes, and with what was cut.
+        Raises StorageError."""
         lock = lock_data_path(path, files)
         try:
             format_file = verify_data_path(path, files) or FormatFile("", is_open=False)
@@ -347,11 +348,17 @@ class CopiedDataPath:
         file = segment.handle.open()
         size = file.size()
         checkpoint = segment.read_checkpoint() if segment.read_header() else None
-        if checkpoint is not None and first_seq < checkpoint.next_seq and checkpoint.end <= size:
-            segment.restore(checkpoint)
+        if checkpoint is not None and first_seq < checkpoint.next_seq:
+            if checkpoint.end <= size:
+                segment.restore(checkpoint)
+            else:
+                self._report_invalid(segment, size, checkpoint.end, is_damage=True)
         for found in scan_batches(file, segment.end, size, segment.seed):
-            if isinstance(found, BadBytes) or found.header.first_seq != segment.next_seq:
-                self._drop_invalid_end(segment, size)
+            if isinstance(found, BadBytes):
+                self._drop_invalid_end(segment, size, is_damage=not found.is_leftover)
+                break
+            if found.header.first_seq != segment.next_seq:
+                self._drop_invalid_end(segment, size, is_damage=True)
                 break
             segment.add_scanned(found.header)
         if segment.is_empty:
@@ -364,16 +371,23 @@ class CopiedDataPath:
         if not segment.is_synced:
             self._unsynced[segment] = None
 
-    def _drop_invalid_end(self, segment: Segment, size: int) -> None:
-        """Truncate what is not a valid batch; the leader sends it again."""
+    def _drop_invalid_end(self, segment: Segment, size: int, *, is_damage: bool) -> None:
+        """Truncate what is not a valid batch; the leader sends it again. It is damage unless an
+        interrupted write explains it: the copy may then lack acknowledged messages."""
         file = segment.handle.open()
         rest = file.read(segment.end, size - segment.end)
         if rest.strip(b"\0"):
             append_and_sync(self._files, segment.handle.path + BAD_SUFFIX, [rest])
-            problem = "the end is not valid; it is fetched again from the leader"
-            where = {"first_byte": segment.end, "end_byte": size}
-            self._report(Issue(segment.handle.path, problem, is_damage=False, **where))
+        if is_damage or rest.strip(b"\0"):
+            self._report_invalid(segment, segment.end, size, is_damage=is_damage)
         file.truncate(segment.end)
+
+    def _report_invalid(
+        self, segment: Segment, first_byte: int, end_byte: int, *, is_damage: bool
+    ) -> None:
+        problem = "the end is not valid; it is fetched again from the leader"
+        where = {"first_byte": first_byte, "end_byte": end_byte}
+        self._report(Issue(segment.handle.path, problem, is_damage=is_damage, **where))
 
     def _load_journal(self, topic: _TopicCopy) -> None:
         journals = read_journals(self._files, topic.folder)
