@@ -1,4 +1,4 @@
-"""A producer that finds the leader of a replicated node again after every failure, and records which
+"""A producer that finds the leader of a replicated node after every failure, and records which
 messages were acknowledged."""
 
 import threading

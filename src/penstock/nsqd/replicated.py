@@ -365,9 +365,9 @@ class ReplicatedNsqd:
         )
 
     def _renew_incarnation(self, stored: MemberFile, format_file: FormatFile) -> MemberFile:
-        """If the copy may lack acknowledged messages, take a new incarnation: the member is then not
-        in sync, and cannot lead, until the leader says so. Writes that were not fsynced are lost if
-        the machine went down; damage is fetched again from the leader."""
+        """If the copy may lack acknowledged messages, take a new incarnation: the member is then
+        not in sync, and cannot lead, until the leader says so. If the machine went down, writes
+        that were not fsynced are lost; damage is fetched again from the leader."""
         renewed = msgspec.structs.replace(stored, incarnation=secrets.token_hex(8))
         current = stored
         shutdown = format_file.last_shutdown(self._files.boot_id())
@@ -390,8 +390,8 @@ class ReplicatedNsqd:
         return current
 
     def _on_damage(self, issue: Issue) -> None:
-        """The copy was opened again, and is damaged: leave, since other members must not take it for
-        one in sync. After a restart it is fetched again from the leader."""
+        """The copy was opened again, and is damaged: stop, because etcd lists the member as in
+        sync. After a restart, the member fetches it again from the leader."""
         self._write_member_file(secrets.token_hex(8))
         self._fail(ReplicationError(f"the copy is damaged: {issue}; start nsqd again"))
 
