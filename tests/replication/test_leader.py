@@ -10,7 +10,12 @@ from tests.storage.frames import WALL_NS, frames, read_all
 
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
-from penstock.common.errors import NotInSyncError, ReplicationError, StorageError
+from penstock.common.errors import (
+    CorruptBatchError,
+    NotInSyncError,
+    ReplicationError,
+    StorageError,
+)
 from penstock.common.logs import Logger, LogLevel
 from penstock.replication.coordination import ClusterView, WriteResult
 from penstock.replication.copied_data_path import CopiedDataPath, CopyFsync
@@ -77,6 +82,7 @@ class Node:
             self.files.make_folder("data")
         self.clock = ManualClock()
         self.visible: list[str] = []
+        self.damaged: list[str] = []
         self.writes: list[tuple[NodeRecord, int, Callable[[WriteResult], None]]] = []
         self.alive = {member: address_of(member) for member in alive}
         settings = LeaderSettings(
@@ -98,6 +104,7 @@ class Node:
             format_settings=lambda: FormatSettings(5, 10**15),
             on_visible=self.visible.append,
             send_soon=lambda: None,
+            on_damage=self.damaged.append,
         )
         self.data_path = DataPath.open(
             "data", SMALL, self.files, epoch=record.epoch, observer=self.leader
@@ -590,3 +597,41 @@ class TestBarrier:
         node.leader.tick()
 
         assert isinstance(answers[0], NotInSyncError)
+
+
+class TestDamage:
+    @pytest.mark.usefixtures("damaged_on_purpose")
+    def test_damaged_messages_are_not_skipped(self) -> None:
+        node = Node(ALONE)
+        store = node.open()
+        node.publish(store, "a")
+        node.publish(store, "b")
+        path = f"data/topics/t/{store.log.first_seq:020}.log"
+        node.files.open(path, "write").write(b"\xff", 60)
+        with pytest.raises(CorruptBatchError):
+            store.log.read(store.log.first_seq)
+        with pytest.raises(CorruptBatchError):
+            store.log.read(store.log.first_seq)
+        assert ["t"] == node.damaged
+
+        store.log.skip_damage()
+        assert ["b"] == read_all(store.log)
+
+    def test_former_leader_fetches_damaged_messages_again(self) -> None:
+        old = Node()
+        pipe = connected(old)
+        store = old.open()
+        for body in "abcd":
+            old.publish(store, body)
+        pipe.run()
+        path = f"data/topics/t/{store.log.first_seq:020}.log"
+        old.files.open(path, "write").write(b"\xff", 110)
+        with pytest.raises(CorruptBatchError):
+            store.log.read(store.log.first_seq)
+        old.leader.stop()
+        old.data_path.close()
+        pipe.copy.close()
+
+        new = Node(PAIR, files=pipe.files)
+        follower = connected(new, files=old.files)
+        assert list("abcd") == follower.bodies()

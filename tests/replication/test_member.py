@@ -341,3 +341,20 @@ def test_deleted_record_stops_the_leader(cluster: Cluster) -> None:
     bench.member.on_view(ClusterView(None, 0, {}))
 
     assert "the record of node n was deleted" == str(bench.error)
+
+
+def test_member_with_an_incomplete_copy_hands_over_and_is_not_in_sync(trio: Cluster) -> None:
+    bench = trio.members["a"]
+    assert bench.member.has_successor()
+    bench.member.renounce("2")
+    bench.member.stopped_leading()
+    trio.run(2)
+
+    assert (2, "b") == (trio.record.epoch, trio.record.leader)
+    assert ["lead 1", "stop leading", "follow b 2"] == bench.actions
+    trio.kill("b")
+    trio.kill("c")
+    trio.service.expire("b")
+    trio.service.expire("c")
+    trio.run(30)
+    assert "b" == trio.record.leader

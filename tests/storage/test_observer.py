@@ -33,6 +33,9 @@ class Recorder:
     def segment_removed(self, store: TopicStore, first_seq: int) -> None:
         self.calls.append(("trimmed", store.name, first_seq, store.log.first_seq))
 
+    def damage_found(self, store: TopicStore) -> None:
+        self.calls.append(("damage", store.name))
+
     def take(self) -> list[tuple[object, ...]]:
         calls, self.calls = self.calls, []
         return calls

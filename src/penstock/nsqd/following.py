@@ -30,7 +30,7 @@ class Following:
         new_hello: Callable[[int], Hello],
         *,
         copy: CopiedDataPath | None = None,
-        on_damage: Callable[[Issue], None],
+        on_damage: Callable[[], None],
         sync_seconds: float,
         silence_seconds: float,
     ) -> None:
@@ -170,7 +170,7 @@ class Following:
     def _on_issue(self, issue: Issue) -> None:
         self._log.warning("%s", issue)
         if issue.is_damage:
-            self._on_damage(issue)
+            self._on_damage()
 
     def _report(self, leader: MemberAddress, error: Exception) -> None:
         text = str(error) or type(error).__name__

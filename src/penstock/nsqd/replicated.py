@@ -46,7 +46,7 @@ from penstock.replication.copied_data_path import CopiedDataPath
 from penstock.replication.etcd import EtcdCoordinator
 from penstock.replication.etcd_client import EtcdConfig
 from penstock.replication.leader import STREAM_VERSION, Leader, LeaderSettings
-from penstock.replication.member import Member, MemberIdentity
+from penstock.replication.member import Member, MemberIdentity, Role
 from penstock.replication.member_file import MemberFile, read_member_file, write_member_file
 from penstock.replication.node_record import MemberAddress
 from penstock.replication.status import ReplicationStatus
@@ -143,6 +143,7 @@ class ReplicatedNsqd:
         self._takeovers = Takeovers()
         self.started_at_ns = self._clock.wall_ns()
         self.gc_pauses = GcPauses()
+        self._changing_role = asyncio.Lock()
 
     async def start(self) -> None:
         """Starts to watch etcd, and to answer HTTP requests."""
@@ -197,31 +198,39 @@ class ReplicatedNsqd:
     # Leading
 
     async def _start_leading(self, view: ClusterView) -> None:
-        try:
-            await self._following.close()
-            await self._stop_http()
-            leader = self._leader = self._new_leader(view)
-            nsqd = Nsqd(
-                self._options,
-                self._log,
-                stop=self._stop,
-                replication=ReplicationHooks(
-                    epoch=leader.settings.epoch,
-                    observer=leader,
-                    confirmation=leader,
-                    when_replicated=leader.when_replicated,
-                    new_stream=lambda: FollowerStream(leader, self._log),
-                    on_metadata=leader.metadata_written,
-                    status=self.status,
-                ),
-            )
-            self.nsqd = nsqd
-            leader.start()
-            await nsqd.start()
-        except Error as error:
-            self._fail(error)
+        async with self._changing_role:
+            try:
+                await self._following.close()
+                await self._stop_http()
+                if self._member.role is Role.LEADING:
+                    await self._run_nsqd(view)
+            except Error as error:
+                self._fail(error)
+
+    async def _run_nsqd(self, view: ClusterView) -> None:
+        leader = self._leader = self._new_leader(view)
+        nsqd = Nsqd(
+            self._options,
+            self._log,
+            stop=self._stop,
+            replication=ReplicationHooks(
+                epoch=leader.settings.epoch,
+                observer=leader,
+                confirmation=leader,
+                when_replicated=leader.when_replicated,
+                new_stream=lambda: FollowerStream(leader, self._log),
+                on_metadata=leader.metadata_written,
+                status=self.status,
+            ),
+        )
+        self.nsqd = nsqd
+        if any(issue.is_damage for issue in nsqd.broker.issues):
+            self._on_damage_of_leader("")
+        if self._member.role is not Role.LEADING:
             return
-        if self._member.view is not None:
+        leader.start()
+        await nsqd.start()
+        if self._member.view is not None and self._member.role is Role.LEADING:
             leader.on_view(self._member.view)
         freeze_gc()
         self._when_serving(nsqd)
@@ -248,6 +257,7 @@ class ReplicatedNsqd:
             format_settings=self._format_settings,
             on_visible=self._on_visible,
             send_soon=self._send_soon,
+            on_damage=self._on_damage_of_leader,
         )
 
     def _format_settings(self) -> FormatSettings:
@@ -269,20 +279,20 @@ class ReplicatedNsqd:
             self._leader.send()
 
     async def _stop_leading(self) -> None:
-        if self.nsqd is not None:
-            await self._stop_nsqd(self.nsqd)
-        self._following = self._new_following()
-        with contextlib.suppress(Error):
-            await self._serve_http()
+        async with self._changing_role:
+            if self.nsqd is not None:
+                await self._stop_nsqd(self.nsqd)
+            self._following = self._new_following()
+            with contextlib.suppress(Error):
+                await self._serve_http()
         self._member.stopped_leading()
 
     async def _stop_nsqd(self, nsqd: Nsqd) -> None:
         await self._send_rest(nsqd)
-        await nsqd.stop()
-        self.nsqd = None
         if self._leader is not None:
             self._leader.stop()
-            self._leader = None
+        await nsqd.stop()
+        self.nsqd = self._leader = None
 
     async def _send_rest(self, nsqd: Nsqd) -> None:
         """Give the followers the progress of the channels before this member stops leading."""
@@ -308,7 +318,7 @@ class ReplicatedNsqd:
             self._log,
             self._hello,
             copy=copy,
-            on_damage=self._on_damage,
+            on_damage=self._renounce,
             sync_seconds=options.sync_timeout_ns / SECOND_NS,
             silence_seconds=_SILENCE_FACTOR * options.replica_timeout_ns / SECOND_NS,
         )
@@ -389,12 +399,6 @@ class ReplicatedNsqd:
         self._copy = CopiedDataPath.open(self._path, self._files, report)
         return current
 
-    def _on_damage(self, issue: Issue) -> None:
-        """The copy was opened again, and is damaged: stop, because etcd lists the member as in
-        sync. After a restart, the member fetches it again from the leader."""
-        self._write_member_file(secrets.token_hex(8))
-        self._fail(ReplicationError(f"the copy is damaged: {issue}; start nsqd again"))
-
     def _write_member_file(self, incarnation: str) -> None:
         identity = self._identity
         content = MemberFile(
@@ -408,6 +412,26 @@ class ReplicatedNsqd:
             write_member_file(self._files, self._path, content)
         except OSError as error:
             self._fail(ReplicationError(f"cannot write to {self._path}: {error.strerror}"))
+
+    def _on_damage_of_leader(self, topic: str) -> None:
+        """Damaged data is fetched again from another member, which takes over for that. If there is
+        none, the damage is skipped, as without replication."""
+        if self._member.role is not Role.LEADING:
+            return
+        if self._member.has_successor():
+            self._log.error("REPLICATION: damaged data; another member takes over")
+            self._renounce()
+        elif self.nsqd is not None and topic in self.nsqd.broker.topics:
+            store = self.nsqd.broker.topics[topic].store
+            if store is not None:
+                self._log.error("REPLICATION: damaged data, and no other member in sync has it")
+                store.log.skip_damage()
+
+    def _renounce(self) -> None:
+        incarnation = secrets.token_hex(8)
+        self._identity = self._identity._replace(incarnation=incarnation)
+        self._write_member_file(incarnation)
+        self._member.renounce(incarnation)
 
     # HTTP of a follower
 

@@ -476,10 +476,12 @@ class Leader:
         format_settings: Callable[[], FormatSettings],
         on_visible: Callable[[str], None],
         send_soon: Callable[[], None],
+        on_damage: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`write` is `Coordinator.write`. `on_visible` is called with the name of a topic whose
         high watermark has moved. `send_soon` is called when there is something to send: the owner
-        then calls `send` at the end of the loop's turn."""
+        then calls `send` at the end of the loop's turn. `on_damage` is called with the name of a
+        topic in which a read has found damaged bytes."""
         assert view.record is not None
         self.settings = settings
         self.topics: dict[str, LedTopic] = {}
@@ -496,6 +498,7 @@ class Leader:
         self._log = log
         self._write = write
         self._on_visible = on_visible
+        self._on_damage = on_damage
         self._streaming: tuple[FollowerLink, ...] = ()
         self._by_store: dict[TopicStore, LedTopic] = {}
         self._appended: dict[LedTopic, None] = {}
@@ -792,6 +795,9 @@ class Leader:
     def segment_removed(self, store: TopicStore, first_seq: int) -> None:
         for link in self._streaming:
             link.segment_removed(self._by_store[store], first_seq)
+
+    def damage_found(self, store: TopicStore) -> None:
+        self._on_damage(store.name)
 
     def metadata_written(self, content: bytes) -> None:
         """nsqd.dat was written."""

@@ -154,6 +154,24 @@ class Member:
             self.role = Role.WAITING
             self._decide()
 
+    def renounce(self, incarnation: str) -> None:
+        """The copy of this member is incomplete: it takes a new incarnation, and is not in sync
+        until it has caught up. If it leads, another member takes over."""
+        self._identity = self._identity._replace(incarnation=incarnation)
+        self._address = msgspec.structs.replace(self._address, incarnation=incarnation)
+        if self.role is Role.LEADING:
+            self._step_down()
+        else:
+            self._coordinator.announce(self._address)
+
+    def has_successor(self) -> bool:
+        """Whether another running member is in sync."""
+        if self.view is None or self.view.record is None:
+            return False
+        return any(
+            each in self.view.alive for each in self.view.record.in_sync_members - {self._name}
+        )
+
     # Decisions
 
     def _decide(self) -> None:
@@ -192,7 +210,8 @@ class Member:
             self._lead(view)
             return
         leader = view.alive.get(record.leader)
-        if leader is not None and leader.leading_epoch == record.epoch:
+        is_other = record.leader != self._name  # An old view may still show that this one leads.
+        if leader is not None and is_other and leader.leading_epoch == record.epoch:
             self._since.pop("leader is missing", None)
             self._follow(leader, record.epoch)
             return
@@ -218,8 +237,12 @@ class Member:
             others.insert(0, record.preferred_leader)
         rank = others.index(self._name) if self._name in others else len(others)
         delay_ns = rank * _CLAIM_DELAY_NS
-        if leader is not None and self._name not in (leader.member, record.preferred_leader):
-            # The leader is running. It may be about to lead, or about to stop.
+        if (
+            leader is not None
+            and leader.member != self._name
+            and leader.ended_epoch != record.epoch
+        ):
+            # The leader is running, and may be about to lead.
             delay_ns += self._identity.lease_ns
         return missing_ns >= delay_ns and self._now_ns() >= self._claim_not_before_ns
 
@@ -310,13 +333,13 @@ class Member:
         self._since.clear()
         self._claimed_epoch = 0  # A later start as leader needs an epoch of its own.
         self.role, self.epoch = Role.LEADING, view.record.epoch
-        self._announce_epoch(self.epoch)
+        self._announce(leading_epoch=self.epoch, ended_epoch=0)
         self._log.info("REPLICATION: leading in epoch %d", self.epoch)
         self._actions.lead(view)
 
     def _step_down(self) -> None:
+        self._announce(leading_epoch=0, ended_epoch=self.epoch)
         self.role, self.epoch = Role.STEPPING_DOWN, 0
-        self._announce_epoch(0)
         # Give the others time to claim the leadership.
         self._claim_not_before_ns = self._now_ns() + 2 * self._identity.lease_ns
         self._actions.stop_leading()
@@ -332,8 +355,10 @@ class Member:
             self._followed = None
             self._actions.stop_following()
 
-    def _announce_epoch(self, epoch: int) -> None:
-        self._address = msgspec.structs.replace(self._address, leading_epoch=epoch)
+    def _announce(self, *, leading_epoch: int, ended_epoch: int) -> None:
+        self._address = msgspec.structs.replace(
+            self._address, leading_epoch=leading_epoch, ended_epoch=ended_epoch
+        )
         self._coordinator.announce(self._address)
 
     def _fail(self, error: ReplicationError) -> None:

@@ -88,6 +88,8 @@ class MemberAddress(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     leading_epoch: int = 0
     """The epoch in which the member leads; 0 if it does not lead."""
+    ended_epoch: int = 0
+    """The epoch in which the member has led and does not lead any more."""
 
 
 _decoder = msgspec.json.Decoder(NodeRecord)

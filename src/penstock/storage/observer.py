@@ -26,3 +26,6 @@ class StoreObserver(Protocol):
 
     def segment_removed(self, store: "TopicStore", first_seq: int) -> None:
         """The segment that began at `first_seq` was trimmed."""
+
+    def damage_found(self, store: "TopicStore") -> None:
+        """A read has found damaged bytes in the log."""

@@ -116,6 +116,8 @@ class Segment:
         """End of the part that the index file covers."""
         self.damage: list[Issue] = []
         """Damage found while reading. The caller that reports it clears the list."""
+        self.skips_damage = True
+        """Whether reads skip damaged bytes, instead of raising CorruptBatchError."""
         self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
         self.log_id = log_id
         self._log_seed = checksum_seed(log_id)
@@ -168,6 +170,11 @@ class Segment:
     def is_format_1(self) -> bool:
         """Whether an earlier release has written it; then appending is not allowed."""
         return self.seed is None
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether a read has found damage."""
+        return bool(self._damaged_at)
 
     @property
     def is_empty(self) -> bool:
@@ -344,7 +351,8 @@ class Segment:
 
     def batches(self, position: int, read_bytes: int) -> Iterator[StoredBatch]:
         """Yield all batches from `position` on, read in pieces of about `read_bytes`. Damaged
-        bytes are skipped and recorded in `damage`."""
+        bytes are recorded in `damage`, and skipped if `skips_damage` is set; otherwise raises
+        CorruptBatchError."""
         while position < self.end:
             try:
                 file = self.handle.file or self.handle.open()
@@ -353,7 +361,10 @@ class Segment:
                     yield found
                     position = found.header.end
             except CorruptBatchError:
-                position = self._skip_damage(position)
+                end = self._skip_damage(position)
+                if not self.skips_damage:
+                    raise
+                position = end
 
     def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
         """Yield the batches of `[first, end)` with a due time, in lists of bounded length, which
@@ -531,6 +542,7 @@ class Segment:
 
     def remove_index(self) -> None:
         """Remove the index file; the segment stays."""
+        self.indexed_end = 0
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(self._index_path)
 

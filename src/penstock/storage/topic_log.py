@@ -78,6 +78,8 @@ class TopicLog:
         """Called after each append."""
         self.on_segment_removed: Callable[[int], None] | None = None
         """Called with `first_seq` of each segment that was trimmed."""
+        self.on_damage: Callable[[], None] | None = None
+        """Called when a read has found damage."""
         self._confirmed_seq = (segments[0].first_seq if segments else next_seq) if epoch else None
         self._opened_seq = next_seq
         self._log_id_bytes = log_id
@@ -96,6 +98,9 @@ class TopicLog:
         self._retention = settings.retention
         self._roll_at = self._roll_size()
         self._segments = segments
+        for segment in segments:
+            # With replication another member has the messages: they must not be skipped.
+            segment.skips_damage = not epoch
         last = segments[-1] if segments else None
         can_grow = last is not None and not last.is_format_1 and last.next_seq == next_seq
         # With replication, all batches of a segment have one epoch, and each start has a new one.
@@ -489,6 +494,7 @@ class TopicLog:
 
     def _roll(self) -> Segment:
         segment = Segment(self._pool, self._folder, self.next_seq, self._log_id_bytes)
+        segment.skips_damage = not self.epoch
         segment.handle.create()
         self._new_file_count += 1
         full, self._active = self._active, segment
@@ -526,6 +532,8 @@ class TopicLog:
     def _finalize(self, segment: Segment) -> None:
         # The index file is a cache: without one, the next start reads the segment.
         with contextlib.suppress(OSError):
+            if self.epoch and segment.has_damage:
+                return
             if segment.indexed_end < segment.end and not segment.is_removed:
                 segment.finalize()
 
@@ -551,6 +559,17 @@ class TopicLog:
         if segment.damage:
             self.damage += segment.damage
             segment.damage.clear()
+            if self.epoch:
+                # A follower that opens this segment must read it, and fetch the damaged part again.
+                with contextlib.suppress(OSError):
+                    segment.remove_index()
+            if self.on_damage is not None:
+                self.on_damage()
+
+    def skip_damage(self) -> None:
+        """From now on, let reads skip damaged bytes: no other member has the messages."""
+        for segment in self._segments:
+            segment.skips_damage = True
 
     def _record_write_error(self, error: OSError) -> StorageError:
         failure = storage_error("write to", self._folder, error)

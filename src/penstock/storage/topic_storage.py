@@ -110,6 +110,7 @@ class TopicStore:
         """Report every later write to `observer`."""
         self.log.on_append = partial(observer.appended, self)
         self.log.on_segment_removed = partial(observer.segment_removed, self)
+        self.log.on_damage = partial(observer.damage_found, self)
         self.cursors.on_write = partial(observer.journal_written, self)
 
     def close(self) -> None:
