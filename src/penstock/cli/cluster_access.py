@@ -20,6 +20,7 @@ from penstock.net.tls import client_context
 
 __all__ = [
     "build_cluster",
+    "build_http_client",
     "build_tls_context",
     "complete_channels",
     "complete_topics",
@@ -38,16 +39,20 @@ def build_tls_context(access: HttpAccess) -> ssl.SSLContext | None:
     return client_context(root_ca=root_ca, cert=cert, key=key) if cert or root_ca else None
 
 
-def build_cluster(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> Cluster:
-    """The cluster at these addresses; without addresses, the nsqd on this machine. Raises
-    ConfigError if a TLS file cannot be used."""
-    http = HttpClient(
+def build_http_client(access: HttpAccess) -> HttpClient:
+    """The HTTP client for these credentials. Raises ConfigError if a TLS file cannot be used."""
+    return HttpClient(
         connect_timeout_seconds=CONNECT_SECONDS,
         request_timeout_seconds=REQUEST_SECONDS,
         ssl_context=build_tls_context(access),
     )
+
+
+def build_cluster(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> Cluster:
+    """The cluster at these addresses; without addresses, the nsqd on this machine. Raises
+    ConfigError if a TLS file cannot be used."""
     return Cluster(
-        http,
+        build_http_client(access),
         nsqds=nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,),
         lookupds=lookupds,
         headers=access.headers,

@@ -39,6 +39,7 @@ class LazyGroup(click.Group):
     modules={
         "archive": "penstock.cli.archive",
         "check": "penstock.cli.check",
+        "cluster": "penstock.cli.cluster",
         "doctor": "penstock.cli.doctor",
         "drain": "penstock.cli.drain",
         "history": "penstock.cli.history",
