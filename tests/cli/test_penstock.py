@@ -22,7 +22,7 @@ def test_help_names_the_commands_in_full(capsys: pytest.CaptureFixture[str]) -> 
     assert 0 == main(["--help"])
 
     _, commands = capsys.readouterr().out.split("Commands:\n")
-    assert sorted([*EVERYDAY, *ON_SPARK, "check", "log"]) == [
+    assert sorted([*EVERYDAY, *ON_SPARK, "check", "cluster", "log"]) == [
         line.split()[0] for line in commands.splitlines()
     ]
     assert "..." not in commands

@@ -216,7 +216,7 @@ def move(node: str, member: str, *, nodes: "ReplicatedNodes", timeout: float) ->
     help="Maximum time to wait for the new leader.",
 )
 def force(node: str, member: str, *, nodes: "ReplicatedNodes", yes: bool, timeout: float) -> None:
-    """Make MEMBER the leader of NODE although acknowledged messages may be lost.
+    """Make MEMBER the leader; acknowledged messages may be lost.
 
     Only for a node whose members in sync are all lost. MEMBER must be running. The command refuses
     if a member that is in sync is running.
