@@ -339,9 +339,19 @@ class Nsqd:
 
         factory = new_client
         if (replication := self._replication) is not None:
+            tls_required = self.options.tls_required is not TlsRequired.NONE
+            new_tls_stream = None
+            if self.tls is not None:
+                new_tls_stream = wrap_in_tls(
+                    self.tls,
+                    lambda: FirstBytes(new_client, replication.new_stream),
+                    self._on_stream_tls_failure,
+                )
 
             def factory() -> asyncio.Protocol:
-                return FirstBytes(new_client, replication.new_stream)
+                return FirstBytes(
+                    new_client, replication.new_stream, new_tls_stream, tls_required=tls_required
+                )
 
         self.tcp = await listen(self.options.tcp_address, factory, bare_name_is_path=True)
         self.log.info("TCP: listening on %s", self.tcp.address)
@@ -428,6 +438,10 @@ class Nsqd:
         tcp_port = max(self.tcp.port if self.tcp else 0, 0)
         http_port = max(self.http.port if self.http else 0, 0)
         return options.broadcast_tcp_port or tcp_port, options.broadcast_http_port or http_port
+
+    def _on_stream_tls_failure(self, address: str, failure: TlsError) -> None:
+        self.error_counters.count("tls")
+        self.log.warning("REPLICATION: [%s] %s", address, failure)
 
     def _on_tls_failure(self, address: str, failure: TlsError) -> None:
         self.error_counters.count("tls")

@@ -1,6 +1,7 @@
 """A member that follows: keeps the connection to the leader and the copy of its data path."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,12 +34,14 @@ class Following:
         on_damage: Callable[[], None],
         sync_seconds: float,
         silence_seconds: float,
+        tls: ssl.SSLContext | None,
     ) -> None:
         """`new_hello` returns the first message for a leader of this epoch. `copy` is the data
         path, if it is open already. `on_damage` is called if it turns out to be damaged when it is
         opened. Data is fsynced at least every `sync_seconds`. A leader that sends nothing for
         `silence_seconds` is given up, and connected to again."""
         self._path = path
+        self._tls = tls
         self._log = log
         self._new_hello = new_hello
         self._sync_seconds = sync_seconds
@@ -89,9 +92,7 @@ class Following:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        if self._running_fsync is not None:
-            await asyncio.wait([self._running_fsync])
-            await asyncio.sleep(0)  # The result is applied.
+        await self._wait_for_fsync()
         self._threads.shutdown(wait=False)
         copy, self._copy = self._copy, None
         if copy is not None:
@@ -113,31 +114,37 @@ class Following:
             copy = self._copy = CopiedDataPath.open(self._path, RealFiles(), self._on_issue)
 
         def new_follower(stream: LeaderStream) -> Follower:
-            return Follower(copy, self._new_hello(epoch), stream, self._run_fsync, stream.fail)
+            return Follower(
+                copy,
+                self._new_hello(epoch),
+                stream,
+                self._run_fsync,
+                stream.fail,
+                lambda: self._on_accepted(leader),
+            )
 
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, stream = await self._loop.create_connection(
-                lambda: LeaderStream(new_follower), leader.broadcast_address, leader.tcp_port
+                lambda: LeaderStream(new_follower),
+                leader.broadcast_address,
+                leader.tcp_port,
+                ssl=self._tls,
             )
         self._stream = stream
-        self._last_error = ""
-        self._log.info(
-            "REPLICATION: following %s at %s:%d",
-            leader.member,
-            leader.broadcast_address,
-            leader.tcp_port,
-        )
         try:
             error = await self._until_closed(stream)
         finally:
             stream.fail(None)
             self._stream = None
+            await self._wait_for_fsync()
         if isinstance(error, StorageError):
             # What is on the disk is unknown: find out again.
             self._copy = None
             copy.abandon()
         if error is not None:
             raise error
+        if self._target is not None:
+            raise ReplicationError("the connection was closed")
 
     async def _until_closed(self, stream: LeaderStream) -> Exception | None:
         """Wait for the end of the connection, and fsync meanwhile."""
@@ -166,6 +173,21 @@ class Following:
             done(finished.result())
 
         future.add_done_callback(on_done)
+
+    async def _wait_for_fsync(self) -> None:
+        """Wait until no thread uses the files of the copy."""
+        if self._running_fsync is not None:
+            await asyncio.wait([self._running_fsync])
+            await asyncio.sleep(0)  # The result is applied.
+
+    def _on_accepted(self, leader: MemberAddress) -> None:
+        self._last_error = ""
+        self._log.info(
+            "REPLICATION: following %s at %s:%d",
+            leader.member,
+            leader.broadcast_address,
+            leader.tcp_port,
+        )
 
     def _on_issue(self, issue: Issue) -> None:
         self._log.warning("%s", issue)

@@ -414,6 +414,12 @@ class NsqdOptions(DaemonOptions):
     cluster_token_file: str = option(
         "", STRING, "file with a secret that all members share; others cannot follow"
     )
+    cluster_tls: bool = option(
+        False,
+        BOOL,
+        "encrypt the connections between members: each shows -tls-cert, and the certificate of the"
+        " leader is verified with -tls-root-ca-file",
+    )
     replicas: int = option(3, INT, "number of members that the node is meant to have", at_least=1)
     min_in_sync: int = option(
         0,
@@ -482,10 +488,21 @@ def _check_replication(options: NsqdOptions) -> None:
         raise ConfigError("--cluster needs --etcd")
     if options.shards > 1:
         raise ConfigError("--cluster and --shards cannot be used together")
-    for name, address in (("tcp", options.tcp_address), ("http", options.http_address)):
-        if address and not has_port(address):
-            raise ConfigError(f"--cluster needs a port in --{name}-address")
-        if address.endswith(":0"):
-            raise ConfigError(f"--cluster needs a fixed port in --{name}-address")
     if options.min_in_sync > options.replicas:
         raise ConfigError("--min-in-sync must not be above --replicas")
+    _check_cluster_tls(options)
+    _check_fixed_port("tcp", options.tcp_address)
+    _check_fixed_port("http", options.http_address)
+
+
+def _check_cluster_tls(options: NsqdOptions) -> None:
+    if options.cluster_tls and not options.tls_cert:
+        raise ConfigError("--cluster-tls needs --tls-cert and --tls-key")
+    if options.tls_required and not options.cluster_tls:
+        raise ConfigError("--cluster and --tls-required need --cluster-tls")
+
+
+def _check_fixed_port(name: str, address: str) -> None:
+    """A member announces its ports before it listens on them."""
+    if address and (not has_port(address) or address.endswith(":0")):
+        raise ConfigError(f"--cluster needs a port in --{name}-address, and not 0")

@@ -32,6 +32,7 @@ from penstock.net.http_server import (
 )
 from penstock.net.listener import Listener, listen
 from penstock.net.prometheus import exposition
+from penstock.nsqd import settings
 from penstock.nsqd.daemon import Nsqd, ReplicationHooks
 from penstock.nsqd.following import Following
 from penstock.nsqd.http_tokens import HttpTokens
@@ -115,6 +116,7 @@ class ReplicatedNsqd:
         self._identity = self._load_identity()
         self._node_uuid = self._identity.node_uuid
         self._token = _read_secret(options.cluster_token_file)
+        self._tls = settings.cluster_tls(options)
         password = _read_secret(options.etcd_password_file)
         self._coordinator = EtcdCoordinator(
             EtcdConfig(_etcd_urls(options), options.etcd_user, password),
@@ -238,7 +240,7 @@ class ReplicatedNsqd:
     def _new_leader(self, view: ClusterView) -> Leader:
         assert view.record is not None
         options = self._options
-        settings = LeaderSettings(
+        leader_settings = LeaderSettings(
             cluster=options.cluster,
             node=options.node,
             member=self._identity.member,
@@ -249,7 +251,7 @@ class ReplicatedNsqd:
             timeout_ns=options.replica_timeout_ns,
         )
         return Leader(
-            settings,
+            leader_settings,
             view,
             self._clock,
             self._log,
@@ -321,6 +323,7 @@ class ReplicatedNsqd:
             on_damage=self._renounce,
             sync_seconds=options.sync_timeout_ns / SECOND_NS,
             silence_seconds=_SILENCE_FACTOR * options.replica_timeout_ns / SECOND_NS,
+            tls=self._tls,
         )
 
     def _hello(self, epoch: int) -> Hello:

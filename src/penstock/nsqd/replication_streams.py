@@ -1,7 +1,7 @@
 """Sockets of replication: the leader's end and the follower's end of a stream.
 
 The leader accepts followers on its TCP port. The first four bytes of a connection tell a follower
-from an NSQ client.
+from an NSQ client. A follower that uses TLS begins with it; NSQ clients do so only after IDENTIFY.
 """
 
 import asyncio
@@ -27,6 +27,9 @@ __all__ = ["FirstBytes", "FollowerStream", "LeaderStream"]
 # A connection that has not sent four bytes by then is closed.
 _FIRST_BYTES_SECONDS = 60.0
 
+# The first bytes of every TLS connection.
+_TLS_HANDSHAKE = b"\x16\x03"
+
 # Maximum unsent bytes to a follower; more is read from the files later.
 _WRITE_BUFFER_BYTES = 1024 * 1024
 
@@ -38,9 +41,16 @@ class FirstBytes(asyncio.Protocol):
         self,
         new_client: Callable[[], asyncio.Protocol],
         new_stream: Callable[[], asyncio.Protocol],
+        new_tls_stream: Callable[[], asyncio.BaseProtocol] | None = None,
+        *,
+        tls_required: bool = False,
     ) -> None:
+        """`new_tls_stream` makes the protocol of a connection that begins with TLS; None without a
+        certificate. With `tls_required`, followers without TLS are refused."""
         self._new_client = new_client
         self._new_stream = new_stream
+        self._new_tls_stream = new_tls_stream
+        self._tls_required = tls_required
         self._received = b""
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -56,11 +66,18 @@ class FirstBytes(asyncio.Protocol):
             return
         assert self._transport is not None
         self._stop_timer()
-        is_follower = self._received.startswith(MAGIC)
-        protocol = self._new_stream() if is_follower else self._new_client()
+        rest = self._received
+        if rest.startswith(MAGIC):
+            if self._tls_required:
+                self._transport.close()
+                return
+            protocol, rest = self._new_stream(), rest[len(MAGIC) :]
+        elif rest.startswith(_TLS_HANDSHAKE) and self._new_tls_stream is not None:
+            protocol = cast("asyncio.Protocol", self._new_tls_stream())
+        else:
+            protocol = self._new_client()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
-        rest = self._received[len(MAGIC) :] if is_follower else self._received
         if rest:
             protocol.data_received(rest)
 

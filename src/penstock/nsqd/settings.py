@@ -111,6 +111,15 @@ def lookupd_tls(options: NsqdOptions) -> ssl.SSLContext | None:
     )
 
 
+def cluster_tls(options: NsqdOptions) -> ssl.SSLContext | None:
+    """TLS context for connections to the leader; None for plaintext. Raises ConfigError."""
+    if not options.cluster_tls:
+        return None
+    return client_context(
+        root_ca=options.tls_root_ca_file, cert=options.tls_cert, key=options.tls_key
+    )
+
+
 def http_client(options: NsqdOptions, tls: ssl.SSLContext | None) -> HttpClient:
     """The client for requests to nsqlookupd."""
     return HttpClient(

@@ -44,8 +44,10 @@ class Follower:
         connection: LeaderConnection,
         run_fsync: RunFsync,
         on_failure: Callable[[Exception], None],
+        on_accepted: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_failure` is called if an fsync fails; the copy must then be opened again."""
+        """`on_failure` is called if an fsync fails; the copy must then be opened again.
+        `on_accepted` is called when the leader has accepted this follower."""
         self.epoch = 0
         """Of the leader; 0 before its welcome."""
         self.position = 0
@@ -56,6 +58,7 @@ class Follower:
         self._connection = connection
         self._run_fsync = run_fsync
         self._on_failure = on_failure
+        self._on_accepted = on_accepted
         self._must_sync = False
         self._is_syncing = False
         self._is_stopped = False
@@ -106,6 +109,7 @@ class Follower:
             )
         self.epoch = welcome.epoch
         self._must_sync = welcome.must_sync
+        self._on_accepted()
         for topic in self._copy.topics():
             self._connection.send(topic)
         self._connection.send(HaveAll())

@@ -306,6 +306,9 @@ class _TlsTransport(asyncio.Transport, asyncio.Protocol):
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._below.get_write_buffer_limits()
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._above = cast("asyncio.Protocol", protocol)
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._below.set_write_buffer_limits(high, low)
 
