@@ -20,7 +20,7 @@ from penstock.replication.node_record import (
 )
 from penstock.replication.status import FollowerStatus, ReplicationStatus
 
-__all__ = ["ReplicatedMember", "ReplicatedNode", "ReplicatedNodes", "check_can_force"]
+__all__ = ["MemberStatus", "NodeStatus", "ReplicatedNodes", "check_can_force"]
 
 # A record that changes this often between reading and writing is not changed.
 ATTEMPTS = 5
@@ -28,7 +28,7 @@ ATTEMPTS = 5
 POLL_SECONDS = 0.2
 
 
-class ReplicatedMember(msgspec.Struct, frozen=True, kw_only=True):
+class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a node."""
 
     member: str
@@ -43,7 +43,7 @@ class ReplicatedMember(msgspec.Struct, frozen=True, kw_only=True):
     """For a follower: what the leader says about it; None if the leader did not answer."""
 
 
-class ReplicatedNode(msgspec.Struct, frozen=True, kw_only=True):
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node."""
 
     node: str
@@ -52,7 +52,7 @@ class ReplicatedNode(msgspec.Struct, frozen=True, kw_only=True):
     last_leader: str
     epoch: int
     in_sync: list[str]
-    members: list[ReplicatedMember]
+    members: list[MemberStatus]
     preferred_leader: str | None
     status: ReplicationStatus | None = None
     """What the leader answers; None if it cannot be reached."""
@@ -75,7 +75,7 @@ class ReplicatedNodes:
         self._http = http
         self._headers = tuple(headers)
 
-    async def status(self) -> list[ReplicatedNode]:
+    async def status(self) -> list[NodeStatus]:
         """All nodes. Raises ReplicationError if etcd cannot be used, or has no such cluster."""
         views = await read_cluster(self._etcd, self._cluster)
         if not views:
@@ -150,11 +150,11 @@ class ReplicatedNodes:
                 )
         raise ReplicationError(f"the record of node {node} changes all the time: try again")
 
-    async def _node(self, name: str, view: ClusterView) -> ReplicatedNode:
+    async def _node(self, name: str, view: ClusterView) -> NodeStatus:
         record = view.record
         if record is None:
             members = [_member(each, view, None) for each in sorted(view.alive)]
-            return ReplicatedNode(
+            return NodeStatus(
                 node=name,
                 leader=None,
                 last_leader="",
@@ -171,7 +171,7 @@ class ReplicatedNodes:
                 status = await self._ask(view.alive[leader])
             except HttpRequestError as failure:
                 error = str(failure)
-        return ReplicatedNode(
+        return NodeStatus(
             node=name,
             leader=leader,
             last_leader=record.leader,
@@ -211,12 +211,12 @@ def _leader_of(record: NodeRecord, view: ClusterView) -> str | None:
     return record.leader if address and address.leading_epoch == record.epoch else None
 
 
-def _member(name: str, view: ClusterView, status: ReplicationStatus | None) -> ReplicatedMember:
+def _member(name: str, view: ClusterView, status: ReplicationStatus | None) -> MemberStatus:
     address = view.alive.get(name)
     record = view.record
     rows = status.followers if status is not None else None
     followers = {each.member: each for each in rows or ()}
-    return ReplicatedMember(
+    return MemberStatus(
         member=name,
         is_alive=address is not None,
         is_leader=record is not None and _leader_of(record, view) == name,

@@ -13,8 +13,8 @@ from penstock.common.errors import ConfigError, ReplicationError
 
 if TYPE_CHECKING:
     from penstock.admin_api.replicated_nodes import (
-        ReplicatedMember,
-        ReplicatedNode,
+        MemberStatus,
+        NodeStatus,
         ReplicatedNodes,
     )
     from penstock.replication.status import FollowerStatus
@@ -266,7 +266,7 @@ def remove(node: str, member: str, *, nodes: "ReplicatedNodes") -> None:
     click.echo(f"removed {member} from {node}", err=True)
 
 
-def _load(nodes: "ReplicatedNodes", *, as_json: bool) -> "list[ReplicatedNode]":
+def _load(nodes: "ReplicatedNodes", *, as_json: bool) -> "list[NodeStatus]":
     import asyncio  # noqa: PLC0415
 
     import msgspec  # noqa: PLC0415
@@ -288,17 +288,17 @@ def _print_table(heading: tuple[str, ...], rows: list[tuple[str, ...]], *, as_js
             click.echo(line)
 
 
-def _shown_member(member: "ReplicatedMember") -> str:
+def _shown_member(member: "MemberStatus") -> str:
     return member.member if member.is_alive else f"{member.member}(down)"
 
 
-def _role(member: "ReplicatedMember") -> str:
+def _role(member: "MemberStatus") -> str:
     if not member.is_alive:
         return "down"
     return "leader" if member.is_leader else "follower"
 
 
-def _node_lag(node: "ReplicatedNode") -> str:
+def _node_lag(node: "NodeStatus") -> str:
     followers = node.status.followers if node.status is not None else None
     known = [each for each in followers or () if each.lag_messages is not None]
     if followers is None or (followers and not known):
