@@ -319,6 +319,17 @@ class TestCheck:
         assert old == node_id.value
         assert 1 == len(logged)
 
+    def test_id_of_a_replicated_data_path_is_kept(
+        self, files: FaultyFiles, logged: list[str]
+    ) -> None:
+        data_path = DataPath.open("data", LogSettings(), files)
+        node_id = NodeId(data_path, None, Logger("", write=logged.append), is_replicated=True)
+        old = node_id.value
+        node_id.check("a:4160", self.report(old), is_first=True)
+
+        assert (old, old) == (node_id.value, data_path.node_id)
+        assert "is also used by other:4151" in logged[0]
+
     def test_invalid_ids_are_ignored(self, node_id: NodeId) -> None:
         old = node_id.value
         node_id.check("a:4160", self.report(-1, 1024, 2**70), is_first=True)

@@ -4,6 +4,7 @@ import os
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,44 @@ def test_the_response_to_identify_with_a_node_id() -> None:
     assert ([5], None) == (again["used_node_ids"], again.get("node_id_used_by"))
     assert list(same) == sorted(same)
     assert {"broadcast_address", "hostname", "http_port", "tcp_port", "version"} == stock.keys()
+
+
+def test_the_leader_of_a_replicated_node_replaces_earlier_leaders() -> None:
+    with run_nsqlookupd() as nsqlookupd:
+
+        def lead(address: str, node: str, epoch: int) -> tuple[RawLookupClient, Any]:
+            client = nsqlookupd.connect()
+            fields = {"cluster": "shop", "node": node, "epoch": epoch, "node_id": 5}
+            response = client.identify(broadcast_address=address, **fields)
+            client.call(lookup_v1.register("orders", "billing"))
+            return client, response
+
+        first, _ = lead("a", "n1", 3)
+        other, collision = lead("b", "n2", 1)
+        assert "a:4151" == collision["node_id_used_by"]
+        assert ["a", "b"] == nsqlookupd.found("orders")
+
+        _, response = lead("c", "n1", 4)
+        assert "b:4151" == response["node_id_used_by"]
+        assert ["b", "c"] == nsqlookupd.found("orders")
+        with pytest.raises(ConnectionError):
+            first.call(lookup_v1.ping())
+        assert b"OK" == other.call(lookup_v1.ping())
+
+        # The old leader may register once more before it learns of the new one.
+        _, again = lead("a", "n1", 3)
+        assert "b:4151" == again["node_id_used_by"]
+        assert ["b", "c", "a"] == nsqlookupd.found("orders")
+
+
+def test_an_invalid_epoch_is_ignored() -> None:
+    with run_nsqlookupd() as nsqlookupd:
+        fields: dict[str, object] = {"cluster": "shop", "node": "n1"}
+        nsqlookupd.connect().identify(broadcast_address="a", **fields, epoch="x")
+        nsqlookupd.connect().identify(broadcast_address="b", cluster=7, node=[], epoch=None)
+        listed = nsqlookupd.http("GET", "/nodes").json()["producers"]
+
+    assert ["a", "b"] == [each["broadcast_address"] for each in listed]
 
 
 def test_commands_in_pieces_of_any_size_are_answered_in_order(

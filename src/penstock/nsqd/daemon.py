@@ -175,7 +175,9 @@ class Nsqd:
             epoch=replication.epoch if replication else 0,
             observer=replication.observer if replication else None,
         )
-        self._node_id = NodeId(self.data_path, options.node_id, log)
+        self._node_id = NodeId(
+            self.data_path, options.node_id, log, is_replicated=replication is not None
+        )
         log.info("ID: %d", self._node_id.value)
         self._commit = GroupCommit(
             self._loop.call_soon_threadsafe,
@@ -511,4 +513,16 @@ class Nsqd:
             "topology_region": options.topology_region,
             "topology_zone": options.topology_zone,
             "version": NSQ_VERSION,
+            **self._replicated_identity(),
+        }
+
+    def _replicated_identity(self) -> dict[str, object]:
+        """Tells nsqlookupd which nsqds lead the same node, and which of them leads it now."""
+        if self._replication is None:
+            return {}
+        options = self.options
+        return {
+            "cluster": options.cluster,
+            "node": options.node,
+            "epoch": self._replication.epoch,
         }

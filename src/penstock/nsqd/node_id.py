@@ -2,8 +2,11 @@
 
 In its response to IDENTIFY, Penstock's nsqlookupd lists the node ids of the other nsqds. If that of
 this nsqd is among them when it first registers with this nsqlookupd, nsqd chooses a free one at
-random, stores it in the data path, and registers again. If `--node-id` is given, or if the
-collision occurs later, nsqd only logs it.
+random, stores it in the data path, and registers again. If `--node-id` is given, if the data path
+is replicated, or if the collision occurs later, nsqd only logs it.
+
+The node id of a replicated data path never changes: message ids mean the same before and after a
+takeover, and the other nsqd may be the former leader of the same node.
 
 nsqlookupd reports a collision only to the second of two nsqds. If there are several nsqlookupds,
 each of the two may be the second at one of them. Both then choose at random, and hardly ever the
@@ -27,12 +30,19 @@ CHANGES_MAX = 8
 class NodeId:
     """The node id in use. `on_change` is called after it has changed."""
 
-    def __init__(self, data_path: DataPath, configured: int | None, log: Logger) -> None:
+    def __init__(
+        self,
+        data_path: DataPath,
+        configured: int | None,
+        log: Logger,
+        *,
+        is_replicated: bool = False,
+    ) -> None:
         """`configured` is the value of `--node-id`."""
         self.value = data_path.node_id if configured is None else configured
         self.on_change: Callable[[], None] = lambda: None
         self._data_path = data_path
-        self._is_configured = configured is not None
+        self._is_fixed = configured is not None or is_replicated
         self._log = log
         self._used: set[int] = set()
         self._changes = 0
@@ -45,12 +55,7 @@ class NodeId:
         if not info.node_id_used_by:
             return
         used = self._used | {self.value}
-        if (
-            is_first
-            and not self._is_configured
-            and len(used) < NODE_IDS
-            and self._changes < CHANGES_MAX
-        ):
+        if is_first and not self._is_fixed and len(used) < NODE_IDS and self._changes < CHANGES_MAX:
             self._change(lookupd_address, info.node_id_used_by, used)
         elif self._last_logged != info.node_id_used_by:
             self._last_logged = info.node_id_used_by
@@ -60,7 +65,7 @@ class NodeId:
                 self.value,
                 info.node_id_used_by,
                 "set another --node-id"
-                if self._is_configured
+                if self._is_fixed
                 else "to choose another one, restart this nsqd",
             )
 

@@ -90,13 +90,14 @@ class RegisteredProducer:
         return f"{self.info.broadcast_address}:{self.info.http_port}"
 
     def is_same_nsqd(self, other: "RegisteredProducer") -> bool:
-        """Whether both are connections of the same nsqd, for example while it reconnects."""
+        """Whether both are connections of the same nsqd, for example while it reconnects, or of
+        members of the same replicated node, which have the same node id."""
         ours, theirs = self.info, other.info
-        return (ours.broadcast_address, ours.tcp_port, ours.http_port) == (
-            theirs.broadcast_address,
-            theirs.tcp_port,
-            theirs.http_port,
-        )
+        return ours.is_same_replicated_node(theirs) or (
+            ours.broadcast_address,
+            ours.tcp_port,
+            ours.http_port,
+        ) == (theirs.broadcast_address, theirs.tcp_port, theirs.http_port)
 
 
 class Registration:

@@ -23,6 +23,7 @@ from penstock.protocol.lookup_v1 import (
     Event,
     IdentifyPeer,
     LookupServerConnection,
+    NsqdInfo,
     Ping,
     Register,
     Unregister,
@@ -158,6 +159,19 @@ class NsqdConnection(asyncio.Protocol):
         self._has_ended = True
         self._transport.close()
 
+    def end_if_replaced(self, leader: NsqdInfo) -> None:
+        """If this is an earlier leader of the replicated node that `leader` leads now, removes its
+        registrations and closes the connection: its machine may be cut off."""
+        if (
+            self._producer is not None
+            and leader.is_same_replicated_node(self._producer.info)
+            and self._producer.info.epoch < leader.epoch
+        ):
+            self._log.info("CLIENT(%s): replaced as leader of %s", self._address, leader.node)
+            self._has_ended = True
+            self._remove_producer()
+            self._transport.abort()
+
     # Commands.
 
     def _handle(self, event: Event) -> bytes:
@@ -212,6 +226,8 @@ class NsqdConnection(asyncio.Protocol):
             info.http_port,
             info.version,
         )
+        for other in self._services.connections:
+            other.end_if_replaced(info)
         self._producer, registration = self._registry.add_producer(self._address, info)
         self._log_registrations("REGISTER", [registration])
         return lookup_v1.response(self._identify_response(self._node_id_fields(self._producer)))

@@ -10,11 +10,13 @@ server answers each command, in order, with
 Only the text distinguishes an error from other data. After an error the server closes the
 connection, except after E_REGISTER_FAILED.
 
-Penstock adds three things. `ping(draining=True)` tells nsqlookupd that this nsqd accepts no more
+Penstock adds four things. `ping(draining=True)` tells nsqlookupd that this nsqd accepts no more
 messages; NSQ ignores parameters of PING. E_REGISTER_FAILED is the response to a REGISTER
 when the limit on names is reached; NSQ's nsqd ignores responses to REGISTER. If an nsqd sends its
 `node_id` with IDENTIFY, the response lists the node ids of the other nsqds as `used_node_ids`, and
-names one that has the same id in `node_id_used_by`; NSQ ignores unknown fields.
+names one that has the same id in `node_id_used_by`; NSQ ignores unknown fields. If an nsqd leads a
+replicated node, it sends the names of `cluster` and `node`, and its `epoch`: nsqlookupd then ends
+the connections of earlier leaders of the node.
 """
 
 import re
@@ -175,6 +177,14 @@ class NsqdInfo:
     topology_zone: str = ""
     topology_region: str = ""
     node_id: int | None = None
+    cluster: str = ""
+    """Cluster of a replicated node; empty if the nsqd is not replicated."""
+    node: str = ""
+    epoch: int = 0
+
+    def is_same_replicated_node(self, other: "NsqdInfo") -> bool:
+        """Whether both are members of one replicated node."""
+        return bool(self.cluster) and (self.cluster, self.node) == (other.cluster, other.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +381,19 @@ def _as_node_id(value: object) -> int | None:
     return node_id if 0 <= node_id < NODE_IDS else None
 
 
+def _as_epoch(value: object) -> int:
+    """The epoch in an IDENTIFY; 0 if the value is invalid."""
+    try:
+        return as_int64(value)
+    except ValueError:
+        return 0
+
+
+def _as_optional_name(value: object) -> str:
+    """A field that NSQ ignores; empty if the value is invalid."""
+    return value if isinstance(value, str) else ""
+
+
 _PEER_FIELDS: Mapping[str, Convert] = {
     "remote_address": as_string,  # nsq compat: must have the right type, and is not used
     "hostname": as_string,
@@ -381,6 +404,9 @@ _PEER_FIELDS: Mapping[str, Convert] = {
     "topology_zone": as_string,
     "topology_region": as_string,
     "node_id": _as_node_id,
+    "cluster": _as_optional_name,
+    "node": _as_optional_name,
+    "epoch": _as_epoch,
 }
 _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
 
