@@ -16,6 +16,7 @@ from tests.cli.programs import in_pipe, on_terminal, started
 
 from penstock.storage import check_data_path
 from penstock.testing.addresses import reserved_address
+from penstock.testing.etcd import has_etcd
 from penstock.testing.waiting import wait_until
 
 FREE_PORTS = ("--nsqd-port=0", "--lookupd-port=0", "--admin-port=0")
@@ -203,3 +204,39 @@ def _reserved_port_below_a_hundred_others() -> Iterator[int]:
                 continue
             yield port
             return
+
+
+@pytest.mark.skipif(not has_etcd(), reason="etcd is not installed")
+def test_replicas(tmp_path: Path) -> None:
+    for published in (1, 2):  # The second run has the data of the first.
+        with up(tmp_path / "data", "--replicas=3") as cluster:
+            assert ["nsqlookupd", "nsqd-1", "nsqd-2", "nsqd-3"] == list(cluster.http)
+            lookupd = f"--lookupd-http-address={cluster.http['nsqlookupd']}"
+            done = in_pipe("penstock", "pub", "greetings", "hello", lookupd)
+            assert 0 == done.returncode, done.stderr
+            members = [f"nsqd-{number}" for number in (1, 2, 3)]
+            wait_until(
+                lambda: cluster.get("nsqd-1", "/replication")["in_sync"] == members,  # noqa: B023
+                "the members to be in sync",
+            )
+            leader = cluster.get("nsqd-1", "/replication")["leader"]
+            log = cluster.get(leader, "/topic/log?topic=greetings")
+            assert published == log["next_seq"] - log["first_seq"]
+            (line,) = re.findall(r"members +penstock (cluster members .*)", cluster.said)
+            shown = in_pipe("penstock", *line.split())
+            assert members == [row.split()[1] for row in shown.stdout.splitlines()[1:]]
+            assert 0 == cluster.stop()[0]
+    for name in members:
+        assert not [each for each in check_data_path(tmp_path / "data" / name) if each.is_damage]
+
+
+def test_replicas_without_etcd(tmp_path: Path) -> None:
+    flags = (f"--data-path={tmp_path}", "--no-admin", "--nsqd-port=0", "--lookupd-port=0")
+    done = in_pipe("penstock", "up", "--replicas=3", *flags, env={"PATH": str(tmp_path)})
+    assert 1 == done.returncode
+    assert "penstock: --replicas needs etcd, which is not installed: run apt-get install" in (
+        done.stderr
+    )
+    done = in_pipe("penstock", "up", "--replicas=3", "--nsqd=2", *flags)
+    assert 2 == done.returncode
+    assert "--replicas and --nsqd cannot be used together" in done.stderr

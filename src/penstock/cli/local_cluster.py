@@ -2,6 +2,8 @@
 
 Each daemon has its own ports; each nsqd also has its own folder and node id. Daemons stop in
 reverse order of their start. If one cannot start, the daemons that already run are stopped.
+
+With replicas, the nsqds are members of one replicated node, and etcd runs as a process of its own.
 """
 
 import asyncio
@@ -9,14 +11,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import uvloop
 
 from penstock import __version__
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, NSQD_TCP_ADDRESS
+from penstock.cli.local_etcd import LocalEtcd, free_port
 from penstock.common.clock import SECOND_NS
-from penstock.common.errors import ConfigError, StorageError
+from penstock.common.errors import ConfigError, ReplicationError, StorageError
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.process import (
     freeze_gc,
@@ -27,6 +31,7 @@ from penstock.common.process import (
 from penstock.nsqd.daemon import Nsqd
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.options import check as check_nsqd
+from penstock.nsqd.replicated import ReplicatedNsqd
 from penstock.nsqd.shards import PORT_STEP
 from penstock.nsqlookupd.daemon import Nsqlookupd
 from penstock.nsqlookupd.options import NsqlookupdOptions
@@ -34,6 +39,11 @@ from penstock.nsqlookupd.options import check as check_nsqlookupd
 
 if TYPE_CHECKING:
     from penstock.nsqadmin.daemon import Nsqadmin
+
+CLUSTER_NAME = "local"
+
+# Time limit for the first leader; after an unclean stop, the entries in etcd expire first.
+LEADER_SECONDS = 60.0
 
 __all__ = ["LocalCluster", "LocalClusterConfig", "run_cluster"]
 
@@ -45,6 +55,7 @@ class LocalClusterConfig:
     """Configuration of a local cluster. Port 0 means any free port."""
 
     nodes: int
+    replicas: int = 1  # above 1: the members of one replicated node, instead of `nodes`
     data_path: str
     host: str
     nsqd_port: int
@@ -89,6 +100,7 @@ async def _serve(config: LocalClusterConfig, echo: Callable[[str], None]) -> Non
         freeze_gc()
         await stop.wait()
         echo("\nstopping")
+        cluster.check_members()
     ignore_signals()
     echo(f"stopped; messages stay in {config.data_path}")
 
@@ -102,14 +114,20 @@ class LocalCluster:
         self._stop = stop
         self._nsqlookupd: Nsqlookupd | None = None
         self._nsqds: dict[int, Nsqd] = {}
+        self._etcd: LocalEtcd | None = None
+        self._members: dict[int, ReplicatedNsqd] = {}
+        self._member_addresses: dict[int, tuple[str, str]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._nsqadmin: Nsqadmin | None = None
 
     async def __aenter__(self) -> Self:
         try:
             await self._start_nsqlookupd()
-            for node in range(self._config.nodes):
-                await self._start_nsqd(node)
+            if self._config.replicas > 1:
+                await self._start_members(self._config.replicas)
+            else:
+                for node in range(self._config.nodes):
+                    await self._start_nsqd(node)
             if self._config.admin_port is not None:
                 await self._start_nsqadmin(self._config.admin_port)
         except BaseException:
@@ -120,6 +138,12 @@ class LocalCluster:
     async def __aexit__(self, *_: object) -> None:
         await self._stop_all()
 
+    def check_members(self) -> None:
+        """Raise the error of a member that cannot take part."""
+        for member in self._members.values():
+            if member.error is not None:
+                raise member.error
+
     def announcement(self) -> str:
         """The text for the user: addresses, data paths and example commands."""
         assert self._nsqlookupd is not None
@@ -127,6 +151,10 @@ class LocalCluster:
         rows += [
             (f"nsqd-{node + 1}", *_addresses_of(nsqd), self._config.folder(node))
             for node, nsqd in self._nsqds.items()
+        ]
+        rows += [
+            (f"nsqd-{number + 1}", _reachable(tcp), _reachable(http), self._config.folder(number))
+            for number, (tcp, http) in self._member_addresses.items()
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -143,6 +171,7 @@ class LocalCluster:
                 f"  publish   penstock pub greetings hello{self._address_flag('tcp')}",
                 f"  consume   penstock sub greetings printer{self._address_flag('tcp')}",
                 f"  watch     penstock top{self._address_flag('http')}",
+                *self._replication_lines(),
                 "",
                 "Ctrl-C stops it.",
             ]
@@ -153,10 +182,17 @@ class LocalCluster:
             return []
         return [f"  browse    http://{_reachable(self._nsqadmin.http.address)}/"]
 
+    def _replication_lines(self) -> list[str]:
+        if self._etcd is None:
+            return []
+        return [
+            f"  members   penstock cluster members --etcd {self._etcd.url} --cluster {CLUSTER_NAME}"
+        ]
+
     def _address_flag(self, protocol: str) -> str:
         """The flag that a command needs to find this cluster; empty if the default suffices."""
         assert self._nsqlookupd is not None
-        if len(self._nsqds) > 1:
+        if len(self._nsqds) > 1 or self._members:
             return f" --lookupd-http-address {_addresses_of(self._nsqlookupd)[1]}"
         tcp, http = _addresses_of(self._nsqds[0])
         address, default = (
@@ -198,6 +234,61 @@ class LocalCluster:
         with _adding_flag_to_error("--nsqd-port"):
             await self._nsqds[node].start()
 
+    async def _start_members(self, count: int) -> None:
+        """Start etcd and the members, and wait until the node accepts messages."""
+        config = self._config
+        self._etcd = LocalEtcd(Path(_make_folder(config.data_path), "etcd"))
+        await self._etcd.start()
+        for number in range(count):
+            tcp_address, http_address = config.addresses(config.nsqd_port, number)
+            if not config.nsqd_port:  # A member announces its ports before it listens.
+                host = tcp_address.rpartition(":")[0]
+                tcp_address, http_address = (f"{host}:{free_port()}" for _ in range(2))
+            self._member_addresses[number] = tcp_address, http_address
+            await self._start_member(number, count)
+        await self._wait_until_writable()
+
+    async def _start_member(self, number: int, count: int) -> None:
+        config = self._config
+        assert self._nsqlookupd is not None
+        assert self._etcd is not None
+        tcp_address, http_address = self._member_addresses[number]
+        options = NsqdOptions(
+            node_id=1,
+            tcp_address=tcp_address,
+            http_address=http_address,
+            https_address="",
+            lookupd_tcp_addresses=(_addresses_of(self._nsqlookupd)[0],),
+            data_path=_make_folder(config.folder(number)),
+            retention_time_ns=round(config.retention_seconds * SECOND_NS),
+            broadcast_address=config.broadcast_address,
+            cluster=CLUSTER_NAME,
+            node="nsqd",
+            member=f"nsqd-{number + 1}",
+            etcd_addresses=(self._etcd.url,),
+            replicas=count,
+        )
+        check_nsqd(options)
+        log = Logger(f"[nsqd-{number + 1}] ", config.log_level)
+        # A member that cannot take part, or was drained, stops the cluster.
+        self._members[number] = member = ReplicatedNsqd(options, log, self._stop)
+        with _adding_flag_to_error("--nsqd-port"):
+            await member.start()
+
+    async def _wait_until_writable(self) -> None:
+        """Wait until a member leads, and enough members are in sync."""
+        deadline = asyncio.get_running_loop().time() + LEADER_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            self.check_members()
+            for member in self._members.values():
+                status = member.status()
+                if status.is_leading and len(status.in_sync) >= status.min_in_sync:
+                    return
+            await asyncio.sleep(0.05)
+        raise ReplicationError(
+            f"the node has no leader after {LEADER_SECONDS:g} s: use --log-level info to see why"
+        )
+
     async def _start_nsqadmin(self, port: int) -> None:
         # Imported here: without nsqadmin, its web framework is not loaded.
         from penstock.nsqadmin.daemon import Nsqadmin  # noqa: PLC0415
@@ -231,11 +322,18 @@ class LocalCluster:
         async with AsyncExitStack() as stopping:
             if self._nsqlookupd is not None:
                 stopping.push_async_callback(self._nsqlookupd.stop)
+            if self._etcd is not None:
+                stopping.push_async_callback(self._etcd.stop)
+            stopping.push_async_callback(self._stop_members)
             for nsqd in nsqds.values():
                 stopping.push_async_callback(nsqd.stop)
             if self._nsqadmin is not None:
                 stopping.push_async_callback(self._nsqadmin.stop)
             await asyncio.gather(*self._leaving)
+
+    async def _stop_members(self) -> None:
+        """Stop all members at once, so that none of them takes over meanwhile."""
+        await asyncio.gather(*(member.stop() for member in self._members.values()))
 
 
 def _addresses_of(daemon: Nsqd | Nsqlookupd) -> tuple[str, str]:

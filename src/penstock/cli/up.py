@@ -8,6 +8,7 @@ from penstock.cli.interrupts import silence_stdout
 __all__ = ["command"]
 
 NODES_MAX = 64
+REPLICAS_MAX = 7
 
 
 @click.command(
@@ -16,6 +17,7 @@ NODES_MAX = 64
     examples=[
         "penstock up",
         "penstock up --nsqd 3 --retention-time 72h",
+        "penstock up --replicas 3",
         "penstock up --nsqd-port 0 --lookupd-port 0 --admin-port 0",
     ],
 )
@@ -26,6 +28,13 @@ NODES_MAX = 64
     default=1,
     show_default=True,
     help="Number of nsqds.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, REPLICAS_MAX),
+    default=1,
+    show_default=True,
+    help="Number of copies of the nsqd; with 2 or more, etcd must be installed.",
 )
 @click.option(
     "--data-path",
@@ -72,6 +81,7 @@ NODES_MAX = 64
 def command(
     *,
     nodes: int,
+    replicas: int,
     data_path: str,
     host: str,
     nsqd_port: int,
@@ -85,13 +95,19 @@ def command(
 
     All daemons run in one process, for development and small installations. Data stays in the data
     path. Ctrl-C stops the cluster.
+
+    With --replicas, several members hold copies of one nsqd, to try replication on one machine: one
+    leads, the others follow, and one of them takes over if it fails.
     """
+    if replicas > 1 and nodes > 1:
+        raise click.UsageError("--replicas and --nsqd cannot be used together")
     from penstock.cli.local_cluster import LocalClusterConfig, run_cluster  # noqa: PLC0415
     from penstock.common.logs import LogLevel  # noqa: PLC0415
 
     run_cluster(
         LocalClusterConfig(
             nodes=nodes,
+            replicas=replicas,
             data_path=data_path,
             host=host,
             nsqd_port=nsqd_port,
