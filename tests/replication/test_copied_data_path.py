@@ -1,9 +1,11 @@
 """A follower's copy of a data path accepts only what continues it, and survives crashes."""
 
+from random import Random
+
 import pytest
 from tests.storage.frames import WALL_NS, frames, read_all
 
-from penstock.common.errors import ReplicationError
+from penstock.common.errors import ReplicationError, StorageError
 from penstock.replication.copied_data_path import CopiedDataPath
 from penstock.replication.stream import (
     Batches,
@@ -19,7 +21,7 @@ from penstock.replication.stream import (
 )
 from penstock.storage import DataPath, LogSettings
 from penstock.storage.layout import Issue, maybe_generation, maybe_segment_seq
-from penstock.testing import MemoryFiles
+from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 FOLDER = "data/topics/t"
 # Room for three batches of one short message.
@@ -148,6 +150,72 @@ def test_power_loss_keeps_what_was_synced(source: Source, follower: Copy) -> Non
     follower.files.crash()
 
     assert synced == follower.open().topics()
+
+
+def test_incomplete_end_of_an_earlier_connection_is_forgotten(
+    source: Source, follower: Copy
+) -> None:
+    """The new leader sends what the files lack, including the incomplete batch."""
+    messages = source.messages(30)
+    first_batches = next(at for at, each in enumerate(messages) if isinstance(each, Batches))
+    follower.apply(*messages[: first_batches + 1])
+
+    follower.copy.start_stream()
+    follower.apply(*source.messages())
+    follower.copy.close()
+
+    assert list("abcde") == follower.bodies()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fsync_after_a_restart_covers_the_names_of_files(
+    source: Source, follower: Copy, seed: int
+) -> None:
+    follower.files.sync_folder("")
+    follower.apply(*source.messages())
+    follower.files.crash()
+    follower.open().sync_now()
+    synced = follower.copy.topics()
+
+    follower.files.lose_power(Random(seed))
+    assert synced == follower.open().topics()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fsync_after_a_failed_one_writes_the_data_again(source: Source, seed: int) -> None:
+    """The system treats data whose fsync has failed as written."""
+    disk = MemoryFiles()
+    disk.make_folder("data")
+    disk.sync_folder("")
+    files = FaultyFiles(disk)
+    copy = CopiedDataPath.open("data", files, lambda _: None)
+    for message in source.messages():
+        copy.apply(message)
+    files.fail("sync", times=None)
+    with pytest.raises(StorageError):
+        copy.sync_now()
+    copy.abandon()
+    files.heal()
+    copy = CopiedDataPath.open("data", files, lambda _: None)
+    copy.sync_now()
+    synced = copy.topics()
+
+    disk.lose_power(Random(seed))
+    assert synced == CopiedDataPath.open("data", files, lambda _: None).topics()
+
+
+@pytest.mark.parametrize("changes", range(8))
+def test_first_start_can_be_interrupted(changes: int) -> None:
+    disk = MemoryFiles()
+    disk.make_folder("data")
+    files = FaultyFiles(disk)
+    files.crash_after(changes)
+    with pytest.raises(SimulatedCrash):
+        CopiedDataPath.open("data", files, lambda _: None).close()
+    disk.crash()
+    files.heal()
+
+    assert [] == CopiedDataPath.open("data", files, lambda _: None).topics()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from penstock.replication.node_record import (
     remove_in_sync,
 )
 from penstock.testing.clock import ManualClock
-from penstock.testing.coordination import MemoryCoordination
+from penstock.testing.coordination import MemoryCoordination, StepKind
 
 LEASE_NS = 5 * SECOND_NS
 
@@ -251,6 +251,40 @@ def test_leadership_moves_to_the_preferred_member(trio: Cluster) -> None:
     assert "c" == trio.record.leader
     assert "lead 2" == trio.members["c"].actions[-1]
     assert "follow c 2" == trio.members["a"].actions[-1]
+
+
+def test_leadership_stays_if_the_preferred_member_has_another_incarnation(trio: Cluster) -> None:
+    """The record still lists the earlier incarnation, which could take over."""
+    trio.kill("c")
+    trio.service.expire("c")
+    trio.start("c", session="2", incarnation="2", node_uuid=trio.record.node_uuid)
+    trio.run()
+    trio.change(prefer_leader(trio.record, "c"))
+    trio.run(5)
+
+    assert ["lead 1"] == trio.members["a"].actions
+
+
+def test_new_leader_gets_time_to_start(trio: Cluster) -> None:
+    """c has waited for a leader for a long time when b takes over."""
+
+    def deliver(member: str) -> None:
+        while steps := [each for each in trio.service.runnable() if each.member == member]:
+            steps[0].run()
+            if steps[0].kind is StepKind.WRITE:
+                break  # The member does not know yet that its claim was stored.
+
+    trio.service.expire("a")
+    trio.kill("a")
+    deliver("c")
+    trio.clock.advance(2 * LEASE_NS)
+    deliver("b")
+    assert ("b", 2) == (trio.record.leader, trio.record.epoch)
+    deliver("c")
+    trio.run()
+
+    assert ("b", 2) == (trio.record.leader, trio.record.epoch)
+    assert "lead 2" == trio.members["b"].actions[-1]
 
 
 def test_leader_never_leads_an_epoch_twice(trio: Cluster) -> None:

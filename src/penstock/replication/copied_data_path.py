@@ -12,7 +12,8 @@ segment.
 """
 
 import contextlib
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Collection
 from typing import Any
 
 from google_crc32c import extend as crc32c_extend
@@ -96,11 +97,14 @@ class CopyFsync:
         self,
         files: Files,
         segments: list[Segment],
+        rewritten: Collection[Segment],
         journals: list[Handle],
         folders: list[str],
         stale: list[str],
     ) -> None:
+        """The unsynced bytes of the segments in `rewritten` are written again first."""
         self.parts = [(segment, segment.end) for segment in segments]
+        self._rewritten = frozenset(rewritten)
         self.stale = stale
         """Journal files that are obsolete after the fsync."""
         self._files = files
@@ -111,6 +115,12 @@ class CopyFsync:
 
     def run(self) -> None:
         """Fsync. Raises OSError."""
+        for segment, end in self.parts:
+            if segment in self._rewritten:
+                try:
+                    segment.rewrite_unsynced(end)
+                except CorruptBatchError as error:
+                    raise OSError(errno.EIO, str(error)) from error
         for handle in self._handles:
             handle.open().sync()
         for folder in self._folders:
@@ -199,6 +209,10 @@ class CopiedDataPath:
         self._topics: dict[str, _TopicCopy] = {}
         self._by_number: dict[int, _TopicCopy] = {}
         self._unsynced: dict[Segment, None] = {}
+        self._loaded: set[Segment] = set()
+        """Segments with bytes that an earlier process, or an earlier `CopiedDataPath`, has not
+        fsynced. If its fsync has failed, the system treats these bytes as written, so that a later
+        fsync proves nothing: they are written again first."""
         self._unsynced_journals: dict[_TopicCopy, None] = {}
         self._unsynced_folders: dict[str, None] = {}
         self._is_syncing = False
@@ -232,6 +246,15 @@ class CopiedDataPath:
             lock.close()
             raise
         return copy
+
+    def start_stream(self) -> list[HaveTopic]:
+        """A connection to a leader begins: forget what an earlier one has left incomplete. Returns
+        what the copy contains."""
+        self._by_number.clear()
+        for topic in self._topics.values():
+            topic.batches_rest = _Rest()
+            topic.journal_rest = _Rest()
+        return self.topics()
 
     def topics(self) -> list[HaveTopic]:
         """What the copy contains."""
@@ -270,6 +293,7 @@ class CopiedDataPath:
             job = CopyFsync(
                 self._files,
                 list(self._unsynced),
+                self._unsynced.keys() & self._loaded,
                 [each.journal for each in self._unsynced_journals if each.journal is not None],
                 list(self._unsynced_folders),
                 [path for each in self._unsynced_journals for path in each.stale_journals],
@@ -292,6 +316,7 @@ class CopiedDataPath:
         if error is not None:
             raise storage_error("sync", self.path, error) from error
         for segment, end in job.parts:
+            self._loaded.discard(segment)
             segment.synced_end = max(segment.synced_end, end)
             if segment.is_removed or not segment.is_synced:
                 continue
@@ -315,11 +340,12 @@ class CopiedDataPath:
     # Loading and closing
 
     def _load(self) -> None:
+        # The format file is written first: without it, the folder of the topics is a foreign one.
+        opened = self._format_file._replace(boot_id=self._files.boot_id(), is_open=True)
+        self._write_format_file(opened)
         if TOPICS_NAME not in self._files.list_names(self.path):
             self._files.make_folder(self._topics_path)
             self._files.sync_folder(self.path)
-        opened = self._format_file._replace(boot_id=self._files.boot_id(), is_open=True)
-        self._write_format_file(opened)
         for folder in self._files.list_names(self._topics_path):
             path = f"{self._topics_path}/{folder}"
             if (number := maybe_removal_number(folder)) is not None:
@@ -327,6 +353,10 @@ class CopiedDataPath:
                 ImmediateRemover(self._files).remove_folder(path)
             elif (name := names.name_of_file(folder)) is not None:
                 self._load_topic(name, path)
+        # An earlier process may have created files and folders without fsyncing their names.
+        self._unsynced_folders[self._topics_path] = None
+        for topic in self._topics.values():
+            self._unsynced_folders[topic.folder] = None
 
     def _load_topic(self, name: str, folder: str) -> None:
         log_id = stored_log_id(self._files, folder)
@@ -370,6 +400,7 @@ class CopiedDataPath:
         topic.epochs[first_seq] = header.epoch
         if not segment.is_synced:
             self._unsynced[segment] = None
+            self._loaded.add(segment)
 
     def _drop_invalid_end(self, segment: Segment, size: int, *, is_damage: bool) -> None:
         """Truncate what is not a valid batch; the leader sends it again. It is damage unless an
@@ -404,9 +435,11 @@ class CopiedDataPath:
         topic.generation = chosen
         topic.journal = self._pool.handle(f"{topic.folder}/{cursors_name(chosen)}")
         file = topic.journal.open()
+        content = file.read(0, end)
         file.truncate(end)
+        write_all(file, [content], 0)  # For the same reason as the segments in `_loaded`.
         topic.journal_end = end
-        topic.journal_crc = crc32c(file.read(0, end))
+        topic.journal_crc = crc32c(content)
         topic.stale_journals = [
             f"{topic.folder}/{cursors_name(generation)}"
             for generation in journals

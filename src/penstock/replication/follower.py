@@ -110,7 +110,7 @@ class Follower:
         self.epoch = welcome.epoch
         self._must_sync = welcome.must_sync
         self._on_accepted()
-        for topic in self._copy.topics():
+        for topic in self._copy.start_stream():
             self._connection.send(topic)
         self._connection.send(HaveAll())
 

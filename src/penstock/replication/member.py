@@ -124,6 +124,7 @@ class Member:
         self._is_writing = False
         self._retry_at_ns = 0
         self._claim_not_before_ns = 0
+        self._missing_epoch = 0
         self._since: dict[str, int] = {}
         """When the member has first seen a condition."""
 
@@ -220,6 +221,10 @@ class Member:
 
     def _may_claim(self, record: NodeRecord, leader: MemberAddress | None) -> bool:
         """Whether this member is in sync, and has waited long enough."""
+        if record.epoch != self._missing_epoch:
+            # Another leader is expected, and has not had its time yet.
+            self._missing_epoch = record.epoch
+            self._since.pop("leader is missing", None)
         missing_ns = self._seconds_since("leader is missing")
         if not record.is_in_sync(self._name, self._identity.incarnation):
             if missing_ns >= 2 * self._identity.lease_ns and "told" not in self._since:
@@ -251,8 +256,8 @@ class Member:
         return (
             preferred is not None
             and preferred != self._name
-            and preferred in record.in_sync_members
             and preferred in view.alive
+            and record.is_in_sync(preferred, view.alive[preferred].incarnation)
         )
 
     def _has_own_entry(self, view: ClusterView) -> bool:
