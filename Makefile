@@ -46,6 +46,7 @@ build: .venv/.up-to-date ## build the wheel and the source archive in dist/
 
 bench: .venv/.up-to-date ## run the benchmarks; ARGS="--help" lists options
 	@scripts/ensure-redis
+	@scripts/ensure-nats
 	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python -m bench $(ARGS)
 
 simulate: .venv/.up-to-date ## run SCHEDULES=10000 simulated schedules, from SEED=N on

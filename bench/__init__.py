@@ -17,6 +17,7 @@
     hostile    latency of a client, and nsqd's memory, while another client attacks
     history    throughput of reading history, and latency of live messages during it
     channels   ten thousand channels: statistics, stop, start, idle cost
+    replication  the cost of replication; nats is the protocol and the servers of JetStream
     guard      compares the cost of a message with an earlier run
     plot       plots of the results
     log_bench  the log without a server

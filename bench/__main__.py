@@ -34,6 +34,7 @@ PARTS = {
     "fsync": "bench.fsync",  # publishing with --sync-every=1, and the disk's own fsync rate
     "stalls": "bench.stalls",  # how long one large operation blocks other clients
     "growth": "bench.growth",  # the cost of a message as a dimension grows
+    "replication": "bench.replication",  # replicated nodes, a single one, and JetStream
 }
 
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)

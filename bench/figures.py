@@ -30,6 +30,8 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     "rate": Metric("msgs/s"),
     "per_cpu": Metric("msgs per CPU-second"),
+    "per_cpu_of_all": Metric("msgs per CPU-second of all members"),
+    "follower_share": Metric("CPU of a follower/leader", digits=2, more_is_better=False),
     "p50_ms": Metric("p50, ms", digits=3, more_is_better=False),
     "p99_ms": Metric("p99, ms", digits=3, more_is_better=False),
     "p999_ms": Metric("p99.9, ms", digits=3, more_is_better=False),

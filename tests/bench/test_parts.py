@@ -1,11 +1,14 @@
-"""The benchmarks with a single nsqd run, with small loads."""
+"""The benchmarks with a table of their own run, with small loads."""
 
 from pathlib import Path
 
 import pytest
+from bench.figures import Results
+from bench.nats import has_nats, run_jetstream
 from click.testing import CliRunner
 
-from bench import channels, fsync, history, hostile
+from bench import channels, fsync, history, hostile, replication
+from penstock.testing.etcd import has_etcd
 
 
 @pytest.mark.parametrize("attack", hostile.ATTACKS)
@@ -47,3 +50,23 @@ def test_publishing_with_an_fsync_each_is_measured_beside_the_disk(
     assert 0 == run.exit_code, run.output
     assert "fsync/s" in run.output
     assert "peak memory" in run.output
+
+
+@pytest.mark.skipif(not has_etcd(), reason="etcd is not installed")
+def test_replicated_nodes_are_measured_beside_a_single_one() -> None:
+    run = CliRunner().invoke(
+        replication.main, ["--repeat=1", "--cpu-seconds=0.05", "--no-jetstream"]
+    )
+
+    assert 0 == run.exit_code, run.output
+    for row in ("mpub", "backlog", "live", "pub1", "pub32", "sync mpub"):
+        assert f"{row:11}3 members" in run.output
+
+
+@pytest.mark.skipif(not has_nats(), reason="nats-server is not installed")
+def test_jetstream_publishes_and_consumes_every_message_once() -> None:
+    with run_jetstream() as cluster:
+        results = Results()
+        replication.Measurement(replication.JetStreamGroup(cluster), results, 0).batches(0.05)
+
+    assert {"mpub", "backlog", "live"} == set(results.rows())
