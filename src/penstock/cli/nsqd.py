@@ -18,10 +18,10 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(options: NsqdOptions, log: Logger) -> int:
     # Imported here, so that an error in the flags is reported at once.
     from penstock.nsqd.daemon import run  # noqa: PLC0415
-    from penstock.nsqd.shards import shards_of  # noqa: PLC0415
+    from penstock.nsqd.shards import nodes_of, shards_of  # noqa: PLC0415
 
-    shards = shards_of(options)
-    if len(shards) == 1:
+    shards = nodes_of(options) if options.nodes else shards_of(options)
+    if len(shards) == 1 and not options.nodes:
         return run(options, log)
     from penstock.nsqd.supervisor import supervise  # noqa: PLC0415
 

@@ -69,19 +69,34 @@ def run(
     log: Logger,
     *,
     new_loop: Callable[[], uvloop.Loop] = uvloop.new_event_loop,
+    when_running: Callable[[], None] = lambda: None,
     when_serving: Callable[["Nsqd"], None] = lambda _: None,
+    preferred_rank: int | None = None,
 ) -> int:
-    """Runs nsqd until a signal stops it; returns the exit code."""
+    """Runs nsqd until a signal stops it; returns the exit code.
+
+    `when_running` is called once, when it starts to serve or to follow. `when_serving` is called
+    when it starts to serve, which can happen several times with replication. `preferred_rank` is
+    the place among the sorted members of a replicated node of the one that should lead.
+    """
     raise_open_files_limit()
     if options.cluster:
         # Imported here, because it imports this module.
         from penstock.nsqd.replicated import serve_member  # noqa: PLC0415
 
-        return uvloop.run(serve_member(options, log, when_serving), loop_factory=new_loop)
-    return uvloop.run(_serve(options, log, when_serving), loop_factory=new_loop)
+        return uvloop.run(
+            serve_member(options, log, when_running, when_serving, preferred_rank),
+            loop_factory=new_loop,
+        )
+    return uvloop.run(_serve(options, log, when_running, when_serving), loop_factory=new_loop)
 
 
-async def _serve(options: NsqdOptions, log: Logger, when_serving: Callable[["Nsqd"], None]) -> int:
+async def _serve(
+    options: NsqdOptions,
+    log: Logger,
+    when_running: Callable[[], None],
+    when_serving: Callable[["Nsqd"], None],
+) -> int:
     stop = asyncio.Event()
     stop_on_signals(stop, log)
     pause_gc()
@@ -94,6 +109,7 @@ async def _serve(options: NsqdOptions, log: Logger, when_serving: Callable[["Nsq
         if options.sigterm == "drain":
             drain_on_sigterm(nsqd.drain.start, stop, log)
         freeze_gc()
+        when_running()
         when_serving(nsqd)
         await stop.wait()
     finally:

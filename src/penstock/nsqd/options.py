@@ -398,6 +398,12 @@ class NsqdOptions(DaemonOptions):
         "", STRING, "name of the cluster; nsqd is then a member of the replicated node -node"
     )
     node: str = option("", STRING, "name of the replicated node, the same for all its members")
+    nodes: str = option(
+        "",
+        STRING,
+        "names of several replicated nodes, with commas, instead of -node: one process for each,"
+        " with ports 100 higher than the one before; each machine prefers to lead another one",
+    )
     member: str = option(
         "", STRING, "name of this member of the node", default_text="the host name"
     )
@@ -479,11 +485,11 @@ def _check_tls(options: NsqdOptions) -> None:
 
 def _check_replication(options: NsqdOptions) -> None:
     if not options.cluster:
-        if options.node or options.etcd_addresses:
-            raise ConfigError("--node and --etcd need --cluster")
+        if options.node or options.nodes or options.etcd_addresses:
+            raise ConfigError("--node, --nodes and --etcd need --cluster")
         return
-    if not options.node:
-        raise ConfigError("--cluster needs --node")
+    if bool(options.node) == bool(options.nodes):
+        raise ConfigError("--cluster needs either --node or --nodes")
     if not options.etcd_addresses:
         raise ConfigError("--cluster needs --etcd")
     if options.shards > 1:

@@ -69,16 +69,21 @@ _SILENCE_FACTOR = 2
 
 
 async def serve_member(
-    options: NsqdOptions, log: Logger, when_serving: Callable[[Nsqd], None]
+    options: NsqdOptions,
+    log: Logger,
+    when_running: Callable[[], None],
+    when_serving: Callable[[Nsqd], None],
+    preferred_rank: int | None,
 ) -> int:
     """Runs a member until a signal stops it; returns the exit code."""
     stop = asyncio.Event()
     stop_on_signals(stop, log)
     pause_gc()
     log.info("%s", version_line("nsqd"))
-    member = ReplicatedNsqd(options, log, stop.set, when_serving)
+    member = ReplicatedNsqd(options, log, stop.set, when_serving, preferred_rank)
     try:
         await member.start()
+        when_running()
         await stop.wait()
     finally:
         await member.stop()
@@ -97,6 +102,7 @@ class ReplicatedNsqd:
         log: Logger,
         stop: Callable[[], None],
         when_serving: Callable[[Nsqd], None] = lambda _: None,
+        preferred_rank: int | None = None,
     ) -> None:
         """`stop` requests a clean stop of the process. Raises penstock.common.errors.Error."""
         self.error: Error | None = None
@@ -107,6 +113,7 @@ class ReplicatedNsqd:
         self._log = log
         self._stop = stop
         self._when_serving = when_serving
+        self._preferred_rank = preferred_rank
         self._loop = asyncio.get_running_loop()
         self._clock = SystemClock()
         self._files = RealFiles()
@@ -249,6 +256,8 @@ class ReplicatedNsqd:
             must_sync=options.sync_every == 1,
             min_in_sync=min_in_sync_of(options),
             timeout_ns=options.replica_timeout_ns,
+            replicas=options.replicas,
+            preferred_rank=self._preferred_rank,
         )
         return Leader(
             leader_settings,

@@ -5,7 +5,8 @@ Shard and supervisor are connected by a socket:
 - The supervisor sends signal numbers, one byte each, and the number of unresponsive shards, as a
   byte with its high bit set. Signals from other processes are blocked, because a terminal and
   systemd send a signal to all processes of a service, and a second signal forces an exit.
-- The shard sends a heartbeat byte when it starts to serve, then one each HEARTBEAT_SECONDS.
+- The shard sends a heartbeat byte when it starts to serve or, as a member of a replicated node, to
+  follow, and then one each HEARTBEAT_SECONDS.
 - If the socket ends, the supervisor has died, and the shard stops cleanly.
 """
 
@@ -43,7 +44,7 @@ def unresponsive_count(count: int) -> int:
 
 
 def become_shard(shard: Shard, supervisor: socket.socket) -> NoReturn:
-    """Runs the shard, then exits. The first heartbeat is sent when it serves."""
+    """Runs the shard, then exits. The first heartbeat is sent when it runs."""
     options = shard.options
     log = options.logger()
     exit_code = 1
@@ -53,7 +54,9 @@ def become_shard(shard: Shard, supervisor: socket.socket) -> NoReturn:
             options,
             log,
             new_loop=partial(_ShardLoop, supervisor, log),
-            when_serving=partial(_when_serving, shard, supervisor),
+            when_running=partial(_when_running, supervisor),
+            when_serving=partial(_when_serving, shard),
+            preferred_rank=shard.preferred_rank,
         )
     except Error as error:
         log.fatal("%s", error)
@@ -63,11 +66,14 @@ def become_shard(shard: Shard, supervisor: socket.socket) -> NoReturn:
         os._exit(exit_code)
 
 
-def _when_serving(shard: Shard, supervisor: socket.socket, nsqd: daemon.Nsqd) -> None:
+def _when_running(supervisor: socket.socket) -> None:
+    _send_heartbeats(asyncio.get_running_loop(), supervisor)
+
+
+def _when_serving(shard: Shard, nsqd: daemon.Nsqd) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, _ShardLoop)
     loop.nsqd = nsqd
-    _send_heartbeats(loop, supervisor)
     if shard.is_retiring:
         nsqd.drain.start()
 

@@ -1,9 +1,12 @@
-"""The options of each shard of `--shards N`; `penstock.nsqd.supervisor` runs their processes.
+"""The options of each shard of `--shards N`, and of each node of `--nodes`;
+`penstock.nsqd.supervisor` runs their processes.
 
 Shard 0 has the given data path, ports and node id. The number of shards can therefore change from
 one to several and back without moving a file. Any other shard K has the folder `shard-K` in the
 data path, ports that are PORT_STEP * K higher, and a node id that is K higher than `--node-id`.
 Without `--node-id`, each shard has the node id that its data path contains.
+
+A node of `--nodes` has the folder with its name in the data path, and ports like those of a shard.
 
 If `--shards` is lowered, the shards with higher numbers are *retiring*: they accept no messages,
 and end when their consumers have taken the messages they have. No message is lost.
@@ -18,7 +21,7 @@ from penstock.common.node_id import NODE_IDS
 from penstock.nsqd.options import NsqdOptions
 from penstock.storage.layout import FORMAT_NAME, maybe_shard, shard_name
 
-__all__ = ["PORT_STEP", "Shard", "shard_folders", "shards_of"]
+__all__ = ["PORT_STEP", "Shard", "nodes_of", "shard_folders", "shards_of"]
 
 # Distance between the ports of two shards: leaves room for TCP, HTTP and HTTPS, and avoids the
 # ports of nsqlookupd and nsqadmin.
@@ -32,6 +35,28 @@ class Shard:
     number: int
     options: NsqdOptions
     is_retiring: bool = False
+    preferred_rank: int | None = None
+    """For a node of `--nodes`: the place among the sorted members of the one that should lead."""
+
+
+def nodes_of(options: NsqdOptions) -> list[Shard]:
+    """One shard for each node of `--nodes`. Raises ConfigError."""
+    names = [name.strip() for name in options.nodes.split(",")]
+    if len(set(names)) < len(names) or not all(names):
+        raise ConfigError(f"--nodes must be different names, not {options.nodes!r}")
+    return [
+        Shard(
+            number,
+            replace(
+                _options_of(number, options),
+                node=name,
+                nodes="",
+                data_path=os.path.join(options.data_path, name),
+            ),
+            preferred_rank=number,
+        )
+        for number, name in enumerate(names)
+    ]
 
 
 def shards_of(options: NsqdOptions) -> list[Shard]:

@@ -292,9 +292,10 @@ class _Supervisor:
 
 
 def _make_folder(shard: Shard) -> None:
-    """Creates the folder of a shard. That of shard 0 is the data path itself, which must exist."""
+    """Creates the folder of a shard. That of shard 0 is the data path itself, which must exist;
+    a replicated node always has a folder of its own."""
     folder = shard.options.data_path
-    if shard.number == 0:
+    if shard.number == 0 and shard.preferred_rank is None:
         return
     try:
         with suppress(FileExistsError):

@@ -27,7 +27,7 @@ from penstock.common.errors import NotInSyncError, ReplicationError, StorageErro
 from penstock.common.logs import Logger
 from penstock.replication.catch_up import compare_segments
 from penstock.replication.coordination import ClusterView, WriteResult
-from penstock.replication.node_record import NodeRecord, add_in_sync, remove_in_sync
+from penstock.replication.node_record import NodeRecord, add_in_sync, prefer_leader, remove_in_sync
 from penstock.replication.stream import (
     CHUNK_BYTES,
     Ack,
@@ -94,6 +94,10 @@ class LeaderSettings(NamedTuple):
     """With fewer members in sync, publishes are refused."""
     timeout_ns: int
     """A follower that does not acknowledge for this long is not in sync."""
+    replicas: int = 1
+    """Number of members that the node is meant to have."""
+    preferred_rank: int | None = None
+    """Once the node has all its members, the one at this place of the sorted list should lead."""
 
 
 class _Waiter(NamedTuple):
@@ -569,6 +573,15 @@ class Leader:
                 self._log.info("REPLICATION: %s has caught up", link.member)
                 self._write_record(add_in_sync(self.record, link.member, link.incarnation))
                 return
+        self._prefer_leader()
+
+    def _prefer_leader(self) -> None:
+        """Store which member should lead, unless that is known."""
+        rank, members = self.settings.preferred_rank, self.record.members
+        if rank is None or self.record.preferred_leader is not None:
+            return
+        if len(members) >= self.settings.replicas:
+            self._write_record(prefer_leader(self.record, members[rank % len(members)]))
 
     def _late_members(self) -> list[str]:
         now_ns = self.now_ns()
