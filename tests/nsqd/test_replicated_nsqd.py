@@ -118,7 +118,7 @@ def test_tcp(tmp_path: Path) -> None:
             writer.write(pub(b"three"))
             size = int.from_bytes(await read_exactly(producer, 4))
             error = await read_exactly(producer, size)
-            assert error.endswith(b"E_PUB_FAILED PUB failed 1 of 3 members is in sync")
+            assert error.endswith(b"E_PUB_FAILED PUB failed not in sync: 1 of 3 members is in sync")
 
     on_loop(tmp_path, test)
 

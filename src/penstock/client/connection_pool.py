@@ -71,7 +71,8 @@ class ConnectionPool:
                 if needs_lookupd:
                     raise
                 log.warning("%s", no_answer)
-            self._update_urgency()
+            if not self._found:
+                self._discovery.poll_soon(again=False)
             self._discovering = asyncio.create_task(self._discovery.run(self._set_found))
             self._discovering.add_done_callback(_log_exception)
         self._start_missing_tasks()
@@ -146,22 +147,23 @@ class ConnectionPool:
             connection = await self._connect(address)
         except ClientError as failure:
             self._record_failure(address, failure)
+            self._poll_soon(again=False)
             return 0.0
         began = asyncio.get_running_loop().time()
         self._failures.pop(address, None)
         self.connections.append(connection)
-        self._update_urgency()
         self._attempted.set()
         self._on_connected(connection)
         await asyncio.wait([connection.ended])  # unlike `await`, this does not cancel the future
         self.connections.remove(connection)
-        self._update_urgency()
         self._record_failure(address, connection.ended.result())
-        return asyncio.get_running_loop().time() - began
+        seconds = asyncio.get_running_loop().time() - began
+        self._poll_soon(again=seconds >= USEFUL_SECONDS_MIN)
+        return seconds
 
-    def _update_urgency(self) -> None:
+    def _poll_soon(self, *, again: bool) -> None:
         if self._discovery is not None:
-            self._discovery.set_urgent(urgent=not self.connections)
+            self._discovery.poll_soon(again=again)
 
     def _record_failure(self, address: str, failure: ClientError) -> None:
         if not self._is_starting and str(failure) != str(self._failures.get(address)):

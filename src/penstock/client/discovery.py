@@ -1,11 +1,13 @@
 """Discovery of nsqds through nsqlookupd.
 
 Penstock's nsqlookupd supports long polling: it holds the response to `wait` until the nodes change,
-and returns an `X-Penstock-Index`, which the next request repeats. Other nsqlookupds are polled, and
-more often if no nsqd can be used. If an nsqlookupd fails, its last response stays valid.
+and returns an `X-Penstock-Index`, which the next request repeats. Other nsqlookupds are polled.
+After a connection to an nsqd is lost, they are polled more often for a while: another member of a
+replicated node may take over. If an nsqlookupd fails, its last response stays valid.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import re
@@ -23,8 +25,8 @@ from penstock.net.http_client.messages import ACCEPT_V1, HttpReply
 
 __all__ = [
     "ALL_NODES",
-    "URGENT_PAUSE_SECONDS_MIN",
     "Discovery",
+    "PollPauses",
     "lookup_path",
     "parse_tcp_addresses",
     "request_headers",
@@ -43,8 +45,9 @@ _HOST = re.compile(r"[^\s/]+")
 # A response that took this long was held by nsqlookupd.
 HELD_SECONDS_MIN = 1.0
 
-# Delay before the first fast poll; doubled for each further one.
-URGENT_PAUSE_SECONDS_MIN = 0.5
+# Delay before the first fast poll, and the factor of each further delay.
+FAST_PAUSE_SECONDS = 0.5
+PAUSE_GROWTH = 1.5
 
 # Delay between long polls, which limits the rate if nodes change all the time.
 PAUSE_SECONDS = 0.1
@@ -78,13 +81,37 @@ class Discovery:
             for poller in self._pollers:
                 tasks.create_task(poller.run(lambda: found(self._found())))
 
-    def set_urgent(self, *, urgent: bool) -> None:
-        """Poll more often while no nsqd can be used."""
+    def poll_soon(self, *, again: bool) -> None:
+        """Poll more often for a while. Without `again`, has an effect only once."""
         for poller in self._pollers:
-            poller.set_urgent(urgent=urgent)
+            poller.poll_soon(again=again)
 
     def _found(self) -> set[str]:
         return set().union(*(poller.addresses for poller in self._pollers))
+
+
+class PollPauses:
+    """Pauses between polls: `interval_seconds`, or shorter ones that grow up to that."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self.interval_seconds = interval_seconds
+        self._next_seconds = interval_seconds
+        self._was_shortened = False
+
+    def shorten(self, *, again: bool = True) -> bool:
+        """Begin with the shortest pause. Without `again`, has an effect only once. Returns whether
+        it had one."""
+        if self._was_shortened and not again:
+            return False
+        self._was_shortened = True
+        self._next_seconds = min(FAST_PAUSE_SECONDS, self.interval_seconds)
+        return True
+
+    def next_seconds(self) -> float:
+        """The next pause."""
+        seconds = self._next_seconds
+        self._next_seconds = min(seconds * PAUSE_GROWTH, self.interval_seconds)
+        return seconds
 
 
 class _Poller:
@@ -97,8 +124,8 @@ class _Poller:
         self._supports_wait = not path.startswith("/nodes")
         self._index = ""
         self._holds_answers = False
-        self._urgent = asyncio.Event()
-        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
+        self._pauses = PollPauses(config.lookupd_poll_interval)
+        self._is_hurried = asyncio.Event()
         self._http = HttpClient(
             connect_timeout_seconds=config.dial_timeout,
             request_timeout_seconds=config.lookupd_poll_timeout,
@@ -134,27 +161,20 @@ class _Poller:
             return "&wait=0s"
         return f"&wait={self._config.lookupd_poll_timeout / 2:g}s&index={quote(self._index)}"
 
-    def set_urgent(self, *, urgent: bool) -> None:
-        if urgent:
-            self._urgent.set()
-        else:
-            self._urgent.clear()
-            self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
+    def poll_soon(self, *, again: bool) -> None:
+        if self._pauses.shorten(again=again):
+            self._is_hurried.set()
 
     async def _pause(self) -> None:
         if self._holds_answers:
             await asyncio.sleep(PAUSE_SECONDS)
             return
+        self._is_hurried.clear()
         jitter = self._config.lookupd_poll_jitter * random.random()  # noqa: S311 (no secret)
-        pause_seconds = self._config.lookupd_poll_interval * (1 + jitter)
-        try:
-            async with asyncio.timeout(pause_seconds):
-                await self._urgent.wait()
-                urgent_pause_seconds = self._urgent_pause_seconds
-                self._urgent_pause_seconds *= 2
-                await asyncio.sleep(urgent_pause_seconds)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._pauses.next_seconds() * (1 + jitter)):
+                await self._is_hurried.wait()
+            await asyncio.sleep(self._pauses.next_seconds() * (1 + jitter))
 
 
 def request_headers(config: ClientConfig) -> list[tuple[str, str]]:

@@ -32,9 +32,10 @@ from penstock.common.errors import (
     RefusedError,
 )
 
-__all__ = ["RETRY_ELSEWHERE_CODES", "Producer", "is_shutting_down"]
+__all__ = ["RETRY_ELSEWHERE_CODES", "Producer", "is_temporary"]
 
-# nsqd is stopping or draining, or cannot write to its disk: another nsqd may accept the batch.
+# nsqd is stopping or draining, has too few members in sync, or cannot write to its disk: another
+# nsqd may accept the batch.
 RETRY_ELSEWHERE_CODES = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 # nsqd may refuse only one message of the batch.
@@ -229,7 +230,7 @@ class Producer:
         refusal = RefusedError(connection.address, error.code, error.detail)
         if error.code in RETRY_ELSEWHERE_CODES:
             self._last_failure = refusal
-            if not is_shutting_down(refusal):
+            if not is_temporary(refusal):
                 batch.refused_by |= {connection.address}
             assert self._pool is not None
             if batch.refused_by >= self._pool.addresses:
@@ -256,9 +257,11 @@ class Producer:
         self._schedule_pump()
 
 
-def is_shutting_down(refusal: RefusedError) -> bool:
-    """Whether nsqd refused because it is stopping or draining. Otherwise its disk failed."""
-    return refusal.detail.endswith((" exiting", " draining"))
+def is_temporary(refusal: RefusedError) -> bool:
+    """Whether nsqd refused because it is stopping or draining, or because too few members of the
+    replicated node are in sync. Otherwise its disk failed."""
+    detail = refusal.detail
+    return detail.endswith((" exiting", " draining")) or " failed not in sync: " in detail
 
 
 async def _wait_for_all(waiters: list[asyncio.Future[None]]) -> None:

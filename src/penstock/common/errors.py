@@ -210,7 +210,11 @@ class EtcdError(ReplicationError):
 
 
 class NotInSyncError(StorageError):
-    """Too few members of a replicated node are in sync to store messages."""
+    """Too few members of a replicated node are in sync to store messages, or the nsqd no longer
+    leads the node. Clients recognise the beginning of the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"not in sync: {text}")
 
 
 class InternalError(StorageError):

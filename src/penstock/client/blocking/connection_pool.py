@@ -10,7 +10,7 @@ from typing import cast
 from penstock.client.blocking.connection import Connection
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
-from penstock.client.discovery import URGENT_PAUSE_SECONDS_MIN
+from penstock.client.discovery import PollPauses
 from penstock.client.flow_control import RdyAllocation, allocate_rdy
 from penstock.client.handshake import HandshakeFor
 from penstock.client.message import Message
@@ -49,7 +49,7 @@ class ConnectionPool:
         self._retry_at: dict[str, float] = {}
         self._failures: dict[str, ClientError] = {}
         self._look_up_at = 0.0
-        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
+        self._pauses = PollPauses(config.lookupd_poll_interval)
         self._selector = selectors.DefaultSelector()
 
     def start(self) -> None:
@@ -58,8 +58,10 @@ class ConnectionPool:
         if self._lookupds:
             self._look_up()
         self._connect_to_missing()
-        if not self._allocations and self._nsqds:
-            raise self._failure()
+        if not self._allocations:
+            if self._nsqds:
+                raise self._failure()
+            self._look_up_soon()
 
     def receive(self, seconds: float) -> list[Message]:
         """The next messages; empty if none arrived within `seconds`."""
@@ -112,7 +114,6 @@ class ConnectionPool:
             self._record_failure(address, failure)
             return
         self._failures.pop(address, None)
-        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
         now = time.monotonic()
         self._allocations[connection] = RdyAllocation(now, connection.agreed.max_rdy_count)
         self._heard_at[connection] = now
@@ -126,8 +127,7 @@ class ConnectionPool:
         connection.close()
         del self._allocations[connection], self._heard_at[connection]
         self._record_failure(connection.address, failure)
-        if not self._allocations:
-            self._look_up_at = 0.0
+        self._look_up_soon()
         self._allocate_rdy(time.monotonic())
 
     def _record_failure(self, address: str, failure: ClientError) -> None:
@@ -144,12 +144,13 @@ class ConnectionPool:
         )
 
     def _look_up(self) -> None:
-        pause_seconds = self._config.lookupd_poll_interval
-        if not self._allocations:
-            pause_seconds = min(pause_seconds, self._urgent_pause_seconds)
-            self._urgent_pause_seconds *= 2
-        self._look_up_at = time.monotonic() + pause_seconds
+        self._look_up_at = time.monotonic() + self._pauses.next_seconds()
         self._found = look_up(self._lookupds, self._path, self._config)
+
+    def _look_up_soon(self) -> None:
+        """Look up now, and more often for a while."""
+        self._pauses.shorten()
+        self._look_up_at = 0.0
 
     def _drop_silent(self, began: float, now: float) -> None:
         """Drop connections that were silent for `read_timeout` within this `receive`."""

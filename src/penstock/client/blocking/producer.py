@@ -23,7 +23,7 @@ from penstock.client.config import ClientConfig
 from penstock.client.discovery import ALL_NODES
 from penstock.client.handshake import producer_handshake
 from penstock.client.message import Delay, to_ms
-from penstock.client.producer import RETRY_ELSEWHERE_CODES, is_shutting_down
+from penstock.client.producer import RETRY_ELSEWHERE_CODES, is_temporary
 from penstock.client.publish_batch import (
     PublishBatch,
     checked_bodies,
@@ -217,7 +217,7 @@ class _Attempts:
 
     def cannot_store(self, error: ClientError, nsqds: Collection[str]) -> bool:
         """Whether all of these nsqds have failed to write to their disks."""
-        if not isinstance(error, RefusedError) or is_shutting_down(error):
+        if not isinstance(error, RefusedError) or is_temporary(error):
             return False
         self._refused_by.add(error.address)
         return self._refused_by.issuperset(nsqds)
