@@ -73,9 +73,11 @@ class LedgerProducer:
 
     def _run(self) -> None:
         numbers = count()
+        leader = ""
         while not self._stopping.is_set():
-            leader = self._node.leader()
-            if leader is None:
+            # A leader that is cut off from the others still says that it leads.
+            leader = self._node.leader(rather_not=leader) or ""
+            if not leader:
                 self._stopping.wait(0.05)
                 continue
             try:

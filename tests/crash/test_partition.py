@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.crash.hosts import Host, ip
 
 from penstock.testing.waiting import wait_until
 
@@ -26,59 +27,6 @@ HEALED_SECONDS = 60.0
 NOTICED_SECONDS = 60.0
 
 LOOKUPD, BUSY, QUIET, NEAR = (f"10.213.0.{number}" for number in range(1, 5))
-
-
-def ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True, text=True, timeout=60)
-
-
-class Host:
-    """A host on the bridge of a `Lab`."""
-
-    def __init__(self, lab: str, address: str) -> None:
-        self.address = address
-        self._cable = f"{lab}{address[-1]}"  # the end at the bridge
-        self._namespace = f"{lab}-{address[-1]}"
-
-    def set_up(self, bridge: str) -> None:
-        ip("netns", "add", self._namespace)
-        ip("link", "add", self._cable, "type", "veth", "peer", "eth0", "netns", self._namespace)
-        ip("link", "set", self._cable, "master", bridge, "up")
-        ip("-n", self._namespace, "address", "add", f"{self.address}/24", "dev", "eth0")
-        for device in ("lo", "eth0"):
-            ip("-n", self._namespace, "link", "set", device, "up")
-
-    def tear_down(self) -> None:
-        subprocess.run(["ip", "netns", "delete", self._namespace], check=False, timeout=120)
-
-    def pull_cable(self) -> None:
-        """Drop all packets; the host gets no error."""
-        ip("link", "set", self._cable, "nomaster")
-
-    def plug_in(self, bridge: str) -> None:
-        ip("link", "set", self._cable, "master", bridge)
-
-    def popen(self, *command: str, log: Path) -> subprocess.Popen[bytes]:
-        with log.open("ab") as file:
-            return subprocess.Popen([*self._inside, *command], stdout=file, stderr=file)
-
-    def http(self, method: str, url: str) -> bytes:
-        """Make a request from this host; fails if the status is not 200."""
-        program = (
-            "import sys, urllib.request as u;"
-            "r = u.Request(sys.argv[2], method=sys.argv[1]);"
-            "sys.stdout.buffer.write(u.urlopen(r, timeout=30).read())"
-        )
-        command = [*self._inside, sys.executable, "-c", program, method, url]
-        return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-
-    @property
-    def _inside(self) -> list[str]:
-        """Prefix of a command that runs on this host.
-
-        Not `ip netns exec`: it copies all mounts, and the copies would keep test disks mounted.
-        """
-        return ["nsenter", f"--net=/run/netns/{self._namespace}", "--"]
 
 
 class Lab:

@@ -10,6 +10,7 @@ from tests.nsqd.history_reading import log_of, messages
 from penstock.protocol import commands
 from penstock.testing.etcd import has_etcd
 from penstock.testing.nsqd import NsqdProcess
+from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.replicated import FAST_TAKEOVER, ReplicatedNode, run_replicated_node
 from penstock.testing.waiting import wait_until
@@ -153,3 +154,26 @@ def test_a_clean_stop_hands_progress_over() -> None:
         received = follower.consumer(TOPIC, CHANNEL, rdy=10).messages(10)
 
         assert {each.id for each in unfinished} == {each.id for each in received}
+
+
+def test_the_node_id_stays_although_nsqlookupd_lists_the_former_leader() -> None:
+    with (
+        run_nsqlookupd() as nsqlookupd,
+        run_replicated_node(
+            flags=[*FAST_TAKEOVER, f"--lookupd-tcp-address={nsqlookupd.tcp_address}"]
+        ) as node,
+    ):
+        leader_name = node.wait_for_leader()
+        leader = node.members[leader_name]
+        leader.post(f"/topic/create?topic={TOPIC}")
+        node_id = log_of(leader, TOPIC).whole["node_id"]
+        node.suspend(leader_name)
+        follower = node.members[node.wait_for_leader(not_=leader_name)]
+        wait_until(lambda: f"LOOKUPD({nsqlookupd.tcp_address}): connected" in follower.log, "it")
+        follower.publish(TOPIC, b"x")
+        message = follower.consumer(TOPIC, CHANNEL, rdy=1).message()
+
+        assert node_id == log_of(follower, TOPIC).whole["node_id"]
+        assert node_id == int(message.id, 16) >> 54
+        node.resume(leader_name)
+        node.wait_in_sync(3)

@@ -15,7 +15,7 @@ import signal
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,8 +62,15 @@ class EtcdProcess:
     """An etcd, started by `run_etcd`. It restarts on the same ports, with the same data."""
 
     def __init__(
-        self, folder: Path, client_address: str, peer_address: str, tls: EtcdTls | None
+        self,
+        folder: Path,
+        client_address: str,
+        peer_address: str,
+        tls: EtcdTls | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
+        """`prefix` starts a command in another network namespace."""
+        self._prefix = prefix
         self.url = f"{'https' if tls else 'http'}://{client_address}"
         self._tls = tls
         self._client_address = client_address
@@ -140,6 +147,7 @@ class EtcdProcess:
     def _command(self) -> list[str]:
         tls = self._tls
         return [
+            *self._prefix,
             _PROGRAM,
             "--name=test",
             f"--data-dir={self._data_folder}",

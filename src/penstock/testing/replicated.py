@@ -158,10 +158,10 @@ class ReplicatedNode:
 
     # Who leads.
 
-    def leader(self) -> str | None:
-        """A member that says that it leads."""
-        leading = (name for name, member in self.members.items() if member.is_leading)
-        return next(leading, None)
+    def leader(self, *, rather_not: str = "") -> str | None:
+        """A member that says that it leads; `rather_not` only if no other one does."""
+        names = sorted(self.members, key=lambda name: name == rather_not)
+        return next((name for name in names if self.members[name].is_leading), None)
 
     def wait_for_leader(self, *, not_: str = "") -> str:
         """Wait until a member other than `not_` leads."""
@@ -265,10 +265,12 @@ class ReplicatedNode:
                     _check_equal(name, copy, other, other_copy)
 
     def logs(self) -> str:
-        """The logs of all members, for a failed test."""
-        return "\n".join(
-            f"--- {name}:\n{member.whole_log[-6000:]}" for name, member in self.members.items()
-        )
+        """The last lines of all members' logs without HTTP requests, for a failed test."""
+        shown = []
+        for name, member in self.members.items():
+            lines = [line for line in member.whole_log.splitlines() if " GET /" not in line]
+            shown.append("\n".join([f"--- {name}:", *lines[-40:]]))
+        return "\n".join(shown)
 
     def release(self) -> None:
         """Kill everything and release the log files."""
