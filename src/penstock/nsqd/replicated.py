@@ -44,7 +44,7 @@ from penstock.nsqd.replication_status import Takeovers, collect_status, min_in_s
 from penstock.nsqd.replication_streams import FollowerStream
 from penstock.replication.coordination import ClusterView
 from penstock.replication.copied_data_path import CopiedDataPath
-from penstock.replication.etcd import EtcdCoordinator
+from penstock.replication.etcd import EtcdCoordinator, read_cluster
 from penstock.replication.etcd_client import EtcdConfig
 from penstock.replication.leader import STREAM_VERSION, Leader, LeaderSettings
 from penstock.replication.member import Member, MemberIdentity, Role
@@ -63,6 +63,9 @@ TICK_SECONDS = 0.25
 
 # Time that a clean stop waits for followers to receive what was written last.
 _SEND_REST_SECONDS = 1.0
+
+# Time after a start by which etcd must have answered.
+_ETCD_SECONDS = 10.0
 
 # A leader that is silent for this many times the replica timeout is connected to again.
 _SILENCE_FACTOR = 2
@@ -125,8 +128,9 @@ class ReplicatedNsqd:
         self._token = _read_secret(options.cluster_token_file)
         self._tls = settings.cluster_tls(options)
         password = _read_secret(options.etcd_password_file)
+        self._etcd = EtcdConfig(_etcd_urls(options), options.etcd_user, password)
         self._coordinator = EtcdCoordinator(
-            EtcdConfig(_etcd_urls(options), options.etcd_user, password),
+            self._etcd,
             cluster=options.cluster,
             node=options.node,
             member=self._identity.member,
@@ -149,6 +153,7 @@ class ReplicatedNsqd:
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_sending_soon = False
+        self._etcd_deadline = self._loop.time() + _ETCD_SECONDS
         self._takeovers = Takeovers()
         self.started_at_ns = self._clock.wall_ns()
         self.gc_pauses = GcPauses()
@@ -513,8 +518,19 @@ class ReplicatedNsqd:
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
         self._member.tick()
+        if self._member.view is None and self._loop.time() >= self._etcd_deadline:
+            self._etcd_deadline = float("inf")
+            self._spawn(self._check_etcd())
         if self._leader is not None and self.nsqd is not None:
             self._leader.tick()
+
+    async def _check_etcd(self) -> None:
+        """etcd has not answered since the start: fail with the reason."""
+        try:
+            await read_cluster(self._etcd, self._options.cluster)
+        except ReplicationError as error:
+            if self._member.view is None:
+                self._fail(error)
 
     def _fail(self, error: Error) -> None:
         if self.error is None:
