@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format docs pictures build bench simulate fuzz soak clean
+.PHONY: help demo test lint format docs pictures build bench simulate faults fuzz soak clean
 
 bin := .venv/bin
 
@@ -51,6 +51,10 @@ bench: .venv/.up-to-date ## run the benchmarks; ARGS="--help" lists options
 
 simulate: .venv/.up-to-date ## run SCHEDULES=10000 simulated schedules, from SEED=N on
 	@$(bin)/python -m tests.simulation --seeds $(or $(SCHEDULES),10000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+faults: .venv/.up-to-date ## run RUNS=50 of random faults on a replicated node in network namespaces (needs root)
+	@scripts/ensure-test-programs
+	@$(bin)/python -m tests.crash.replication_proof --runs $(or $(RUNS),50) $(ARGS)
 
 fuzz: .venv/.up-to-date ## fuzz the parsers; ARGS="--help" lists options
 	@$(bin)/python -m fuzz $(ARGS)

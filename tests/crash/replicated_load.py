@@ -106,14 +106,17 @@ def read_channel(
     20 s."""
     bodies: list[bytes] = []
     missing = set(wanted)
-    with RawClient(node.led_by.tcp_address) as client:
-        client.subscribe(TOPIC, channel, rdy=2000)
-        while missing:
-            try:
-                message = client.message(seconds=20)
-            except TimeoutError:
-                break
-            bodies.append(message.body)
-            missing.discard(message.body)
-            client.send(commands.fin(message.id))
+    while missing:
+        try:
+            with RawClient(node.led_by.tcp_address) as client:
+                client.subscribe(TOPIC, channel, rdy=2000)
+                while missing:
+                    message = client.message(seconds=20)
+                    bodies.append(message.body)
+                    missing.discard(message.body)
+                    client.send(commands.fin(message.id))
+        except TimeoutError:
+            break
+        except _CONNECTION_LOST:
+            continue  # Another member has taken over.
     return bodies

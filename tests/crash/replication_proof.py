@@ -363,8 +363,9 @@ class Figures:
     def line(self) -> str:
         times = self.takeovers or [0.0]
         return (
-            f"{self.runs} runs, {self.failed} failed, {self.faults} faults, {self.acknowledged} acknowledged, "
-            f"{self.lost} lost, {self.delivered} delivered, {self.duplicates} of them again; "
+            f"{self.runs} runs, {self.failed} failed, {self.faults} faults, "
+            f"{self.acknowledged} acknowledged, {self.lost} lost, "
+            f"{self.delivered} delivered, {self.duplicates} of them again; "
             f"{len(self.takeovers)} takeovers: median {median(times):.1f} s, "
             f"maximum {max(times):.1f} s"
         )

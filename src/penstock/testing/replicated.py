@@ -159,16 +159,20 @@ class ReplicatedNode:
     # Who leads.
 
     def leader(self, *, rather_not: str = "") -> str | None:
-        """A member that says that it leads; `rather_not` only if no other one does."""
-        names = sorted(self.members, key=lambda name: name == rather_not)
-        return next((name for name in names if self.members[name].is_leading), None)
+        """The member that leads in the latest epoch; `rather_not` only if no other one leads. A
+        leader that was cut off does not know yet that another one has taken over."""
+        epochs = {}
+        for name, member in self.members.items():
+            if member.is_leading and (status := member.status()) is not None:
+                epochs[name] = name != rather_not, status.get("epoch", 0)
+        return max(epochs, key=epochs.__getitem__, default=None)
 
     def wait_for_leader(self, *, not_: str = "") -> str:
         """Wait until a member other than `not_` leads."""
 
         def found() -> str:
-            leading = (name for name, each in self.members.items() if each.is_leading)
-            return next((name for name in leading if name != not_), "")
+            leader = self.leader(rather_not=not_)
+            return "" if leader in (None, not_) else str(leader)
 
         try:
             return wait_until(found, "a leader")
