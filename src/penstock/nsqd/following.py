@@ -105,6 +105,9 @@ class Following:
                 await self._follow_once(leader, epoch)
             except (OSError, TimeoutError, ReplicationError, StorageError) as error:
                 self._report(leader, error)
+            except Exception as bug:  # noqa: BLE001 (reported; the copy is opened again)
+                self._log.exception("internal error while following - %r", bug, error=bug)
+                self._abandon_copy()
             if self._target is not None:
                 await asyncio.sleep(_RETRY_SECONDS)
 
@@ -139,8 +142,7 @@ class Following:
             await self._wait_for_fsync()
         if isinstance(error, StorageError):
             # What is on the disk is unknown: find out again.
-            self._copy = None
-            copy.abandon()
+            self._abandon_copy()
         if error is not None:
             raise error
         if self._target is not None:
@@ -173,6 +175,11 @@ class Following:
             done(finished.result())
 
         future.add_done_callback(on_done)
+
+    def _abandon_copy(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.abandon()
 
     async def _wait_for_fsync(self) -> None:
         """Wait until no thread uses the files of the copy."""

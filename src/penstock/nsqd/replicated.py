@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import NSQ_VERSION
 from penstock.common.clock import SECOND_NS, SystemClock
-from penstock.common.errors import Error, ReplicationError, StorageError
+from penstock.common.errors import Error, InternalError, ReplicationError, StorageError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import freeze_gc, ignore_signals, pause_gc, stop_on_signals
@@ -540,7 +540,15 @@ class ReplicatedNsqd:
     def _spawn(self, coroutine: "Coroutine[None, None, None]") -> None:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        bug = None if task.cancelled() else task.exception()
+        if isinstance(bug, Exception):
+            # The member would neither lead nor follow: another one can, if this process ends.
+            self._log.exception("internal error while changing the role - %r", bug, error=bug)
+            self._fail(InternalError("changing the role", bug))
 
 
 def _read_secret(path: str) -> str:
