@@ -309,6 +309,19 @@ def test_journal_that_diverged_is_replaced(source: Source, follower: Copy) -> No
     assert state == follower.copy.topics()[0].journal
 
 
+def test_journal_of_a_new_leader_may_have_a_lower_number(source: Source, follower: Copy) -> None:
+    """The number is counted by each leader."""
+    follower.apply(*source.messages())
+    (journal,) = (each for each in source.messages() if isinstance(each, Journal))
+    follower.apply(Journal(1, journal.generation + 5, 0, journal.data))
+    follower.apply(Journal(1, journal.generation, 0, journal.data))
+    follower.files.crash()
+
+    found = follower.open().topics()[0].journal
+    assert found is not None
+    assert journal.generation == found.generation
+
+
 @pytest.mark.parametrize("at", [50, 120, 190])
 def test_damage_in_the_unsynced_part_is_fetched_again(
     source: Source, follower: Copy, at: int

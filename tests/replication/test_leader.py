@@ -310,6 +310,21 @@ class TestConfirmation:
 
 
 class TestMinimum:
+    def test_journal_that_was_given_up_is_sent_after_its_next_generation(self) -> None:
+        node = Node()
+        pipe = connected(node)
+        store = node.open()
+        job = store.cursors.begin_sync()
+        store.cursors.end_sync(job, StorageError("the fsync has failed"))
+        node.leader.send()
+        pipe.run()
+        assert not pipe.copy.topics()[0].journal
+
+        store.cursors.create("c", store.log.next_seq)
+        node.leader.send()
+        pipe.run()
+        assert pipe.copy.topics()[0].journal
+
     def test_publishes_are_refused_below_the_minimum(self) -> None:
         node = Node(ALONE, min_in_sync=2)
         with pytest.raises(NotInSyncError, match="1 of 1 members are in sync; 2 are needed"):
@@ -427,6 +442,21 @@ class TestCatchingUp:
         assert [None] == answers
         node.answer_write(WriteResult.STORED, 3)
         assert frozenset({"b"}) == node.leader.required
+
+    def test_joining_follower_is_waited_for_if_etcd_does_not_answer(self) -> None:
+        """The write may still be executed while another follower joins."""
+        node = Node(add_member(add_member(ALONE, "b"), "c"))
+        first, second = connected(node, "b"), connected(node, "c")
+        node.leader.tick()
+        node.answer_write(WriteResult.UNKNOWN, 2)
+        first.link.on_closed()
+        node.leader.tick()
+        assert frozenset({"a", "c"}) == node.writes[0][0].in_sync_members
+        answers = node.publish(node.open(), "a")
+        second.run()
+
+        assert [] == answers
+        assert frozenset({"b", "c"}) == node.leader.required
 
     def test_follower_joins_a_node_with_an_empty_topic(self) -> None:
         node = Node(add_member(ALONE, "b"))

@@ -563,11 +563,12 @@ class CopiedDataPath:
         replace_file(self._files, path, path + NEW_SUFFIX, data)
         topic.journal = self._pool.handle(path)
         topic.generation, topic.journal_end, topic.journal_crc = generation, 0, 0
-        topic.stale_journals = [
-            f"{topic.folder}/{name}"
-            for name in self._files.list_names(topic.folder)
-            if maybe_generation(name) not in (None, generation)
-        ]
+        # At once: the old file may have a higher number, and would then be used at the next start.
+        topic.stale_journals = []
+        for name in self._files.list_names(topic.folder):
+            if maybe_generation(name) not in (None, generation):
+                self._files.remove(f"{topic.folder}/{name}")
+        self._unsynced_folders[topic.folder] = None
         self._grow_journal(topic, data)
 
     def _grow_journal(self, topic: _TopicCopy, data: bytes) -> None:

@@ -438,8 +438,7 @@ class FollowerLink:
         try:
             data = cursors.read_raw(sent.file, sent.position, CHUNK_BYTES)
         except TrimmedError:
-            # A new generation follows.
-            self._unsent_journals[topic] = None
+            # The journal has been given up after a failed fsync. Its next generation is reported.
             return 0
         self._journals[topic] = _FilePosition(sent.file, sent.position + len(data))
         if data:
@@ -569,7 +568,8 @@ class Leader:
             return
         for link in self.links.values():
             if self._can_join(link):
-                self._joining = frozenset({link.member})
+                # An earlier request without an answer may still be executed.
+                self._joining |= {link.member}
                 self._log.info("REPLICATION: %s has caught up", link.member)
                 self._write_record(add_in_sync(self.record, link.member, link.incarnation))
                 return
