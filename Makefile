@@ -2,7 +2,8 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format docs pictures build bench simulate faults fuzz soak clean
+.PHONY: help demo test lint format docs pictures build bench simulate simulate-replication \
+	faults fuzz soak clean
 
 bin := .venv/bin
 
@@ -51,6 +52,9 @@ bench: .venv/.up-to-date ## run the benchmarks; ARGS="--help" lists options
 
 simulate: .venv/.up-to-date ## run SCHEDULES=10000 simulated schedules, from SEED=N on
 	@$(bin)/python -m tests.simulation --seeds $(or $(SCHEDULES),10000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+simulate-replication: .venv/.up-to-date ## the same for a replicated node, and deliberate bugs
+	@$(bin)/python -m tests.replication_simulation --mutations --seeds $(or $(SCHEDULES),10000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 faults: .venv/.up-to-date ## run RUNS=50 of random faults on a replicated node in network namespaces (needs root)
 	@scripts/ensure-test-programs

@@ -3,7 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.simulation.run import run
 from tests.simulation.schedule import Schedule, schedule_of
@@ -54,7 +54,11 @@ def first_failure(seeds: Iterable[int]) -> int | None:
 
 def shortened(schedule: Schedule) -> Schedule:
     """A failing schedule without unnecessary steps."""
-    return shrink(schedule, lambda shorter: run(shorter).violation is not None)
+    steps = shrink(
+        schedule.steps,
+        lambda shorter: run(replace(schedule, steps=shorter)).violation is not None,
+    )
+    return replace(schedule, steps=steps)
 
 
 def trace_of(schedule: Schedule) -> str:

@@ -38,7 +38,14 @@ from penstock.storage.fsync import FsyncJob, FsyncTarget, fsync_now
 from penstock.testing import FaultyFiles, ManualClock
 from penstock.testing.bugs import raise_bug
 
-__all__ = ["MSG_TIMEOUT_NS", "TIMEOUT_MAX_NS", "Node", "Observer", "simulated_environment"]
+__all__ = [
+    "MSG_TIMEOUT_NS",
+    "TIMEOUT_MAX_NS",
+    "Node",
+    "Observer",
+    "simulated_environment",
+    "try_syncs_in_turn",
+]
 
 DATA_PATH = "data"
 MSG_TIMEOUT_NS = 4 * SECOND_NS
@@ -262,7 +269,7 @@ def simulated_environment(loop: SimulatedLoop, clock: Clock, observer: Observer)
     try:
         with (
             patch.object(tcp, "monotonic", lambda: 0.0),
-            patch.object(topic_storage, "fsync_in_parallel", _try_syncs_in_turn),
+            patch.object(topic_storage, "fsync_in_parallel", try_syncs_in_turn),
             patch.object(Topic, "publish", _observed_publish(Topic.publish, clock, observer)),
         ):
             yield
@@ -295,7 +302,7 @@ def _observed_publish(
     return observed
 
 
-def _try_syncs_in_turn(targets: list[FsyncTarget]) -> None:
+def try_syncs_in_turn(targets: list[FsyncTarget]) -> None:
     for target in targets:
         try:
             fsync_now(target)

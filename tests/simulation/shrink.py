@@ -1,25 +1,23 @@
 """Shortens a failing schedule by removing steps while it still fails."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from tests.simulation.schedule import Schedule, Step
+from tests.simulation.schedule import Step
 
 __all__ = ["shrink"]
 
 
-def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """A failing schedule from which no step can be removed.
+def shrink(steps: tuple[Step, ...], fail: Callable[[tuple[Step, ...]], bool]) -> tuple[Step, ...]:
+    """The steps of a failing schedule, of which none can be removed any more.
 
     Delta debugging: tries to remove halves, then quarters, and finally single steps.
     """
-    steps = schedule.steps
     size = len(steps)
     while size:
-        shorter = _without_pieces(steps, size, lambda each: fails(replace(schedule, steps=each)))
+        shorter = _without_pieces(steps, size, fail)
         size = size // 2 if len(shorter) == len(steps) or size > 1 else 1
         steps = shorter
-    return replace(schedule, steps=steps)
+    return steps
 
 
 def _without_pieces(
