@@ -4,6 +4,7 @@ A log is identified by its log id. The address of its node may change, and node 
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from pyspark_nsq.options import Access, Topics
 __all__ = ["ClusterSnapshot", "Nodes", "TopicLogLocation", "ask_all", "locate_logs"]
 
 log = logging.getLogger("pyspark_nsq")
+
+# Interval of requests to a new leader that waits for the other members.
+CONFIRMATION_SECONDS = 0.1
 
 # Maximum nodes asked at the same time.
 THREADS_MAX = 16
@@ -94,9 +98,17 @@ class Nodes:
     def catalog(self, base: str, since: str = "", wait_seconds: float = 0.0) -> TopicsLogResponse:
         """The logs of one nsqd that have changed since the version `since`, or all. If none has
         changed, nsqd answers after `wait_seconds`. Raises HttpRequestError, and ConfigError if nsqd
-        does not have this request."""
+        does not have this request.
+
+        If nsqd has just taken over a replicated node, the request is repeated until the other
+        members have confirmed its messages.
+        """
         args = {"since": since, "wait": f"{wait_seconds:g}s"}
+        deadline = time.monotonic() + self.request_seconds
         answer = self._api.get(base, "/topics/log", **args)
+        while answer.error_code == "NOT_CONFIRMED" and time.monotonic() < deadline:
+            time.sleep(CONFIRMATION_SECONDS)
+            answer = self._api.get(base, "/topics/log", **args)
         if answer.status == 404:
             raise ConfigError(
                 f"{without_secrets(answer.url)}: this nsqd has no catalog of its logs: upgrade it"

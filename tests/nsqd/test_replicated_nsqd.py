@@ -72,11 +72,13 @@ class Bench:
             yield streams
 
 
-def on_loop(data_path: Path, test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+def on_loop(
+    data_path: Path, test: Callable[[Bench], Coroutine[Any, Any, None]], *, epoch: int = 1
+) -> None:
     async def run() -> None:
         confirmation = ScriptedConfirmation()
         hooks = ReplicationHooks(
-            epoch=1,
+            epoch=epoch,
             observer=IgnoringObserver(),
             confirmation=confirmation,
             when_replicated=lambda done: done(None),
@@ -166,6 +168,32 @@ def test_history_catalog_and_stats_end_at_the_high_watermark(tmp_path: Path) -> 
             assert (400, error) == (status, json.loads(body))
 
     on_loop(tmp_path, test)
+
+
+def test_history_and_catalog_wait_for_messages_of_earlier_runs(tmp_path: Path) -> None:
+    async def store(bench: Bench) -> None:
+        topic = bench.nsqd.broker.topic("t")
+        topic.publish([b"one", b"two"])
+        bench.confirm()
+
+    async def read(bench: Bench) -> None:
+        topic = bench.nsqd.broker.topics["t"]
+        first = topic.log.first_seq
+        refused = (503, b'{"message":"NOT_CONFIRMED"}')
+        targets = ("/topics/log", "/topic/messages?topic=t", f"/topic/messages?topic=t&to={first}")
+        for target in targets:
+            assert refused == await bench.http("GET", target)
+        bench.confirmation.confirm(topic, 1)
+        for target in targets:
+            assert refused == await bench.http("GET", target)
+        bench.confirm()
+        for target in targets:
+            assert 200 == (await bench.http("GET", target))[0]
+        (catalog,) = (await bench.json("/topics/log"))["topics"]
+        assert first + 2 == catalog["high_watermark"]
+
+    on_loop(tmp_path, store)
+    on_loop(tmp_path, read, epoch=2)
 
 
 def test_following_readers_and_waiting_requests(tmp_path: Path) -> None:

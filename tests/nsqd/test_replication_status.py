@@ -84,6 +84,8 @@ def test_follower(members: Members) -> None:
         assert ("OK", "following", []) == (shown["health"], shown["role"], shown["topics"])
         assert "Role: following" in fetch(members.http[name], "/stats")[1]
         assert (503, "NOT_LEADING") == fetch(members.http[name], "/ready")
+        for target in ("/topics/log", "/topic/messages?topic=t"):
+            assert (503, '{"message":"NOT_LEADING"}') == fetch(members.http[name], target)
 
 
 def test_metrics(members: Members) -> None:

@@ -16,6 +16,10 @@ An error about a position in the log has an additional field:
     410 {"message":"SEQ_GONE","first_seq":N}      N is the next message that is still stored
     400 {"message":"SEQ_TOO_HIGH","next_seq":N}   N is the number of the next message
     410 {"message":"LOG_GONE","log_id":ID}        the log of the topic has this id
+
+After a takeover of a replicated node, the log may contain messages of earlier leaders that the
+members in sync have not confirmed yet. For this moment, requests for the catalog and for ranges
+that may contain such messages get 503 NOT_CONFIRMED: readers of an earlier leader have seen them.
 """
 
 import re
@@ -60,6 +64,7 @@ from penstock.nsqd.http_args import (
     find_topic_and_channel_name,
     flag_arg,
     invalid_arg,
+    not_confirmed,
     required_arg,
     storage_errors_as_http,
     too_many_readers,
@@ -170,6 +175,8 @@ class TopicHistory(_HistoryEndpoints):
         topic, log = _find_topic_log(self._broker, args)
         follow = flag_arg(args, "follow")
         first_seq = find_seq(log, _position_arg(args, "from") or EARLIEST)
+        if not follow and log.awaits_confirmation:
+            raise not_confirmed()
         end = _end_of_range(args, log, first_seq, follow=follow)
         if streams.is_full:
             return too_many_readers()

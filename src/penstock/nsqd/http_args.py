@@ -24,6 +24,7 @@ __all__ = [
     "find_topic_and_channel_name",
     "flag_arg",
     "invalid_arg",
+    "not_confirmed",
     "required_arg",
     "storage_errors_as_http",
     "too_many_readers",
@@ -115,6 +116,11 @@ def too_many_readers() -> Response:
     """The response when the maximum number of streams or waiting requests is reached."""
     retry = (("Retry-After", str(_RETRY_AFTER_SECONDS)),)
     return error_response(503, "TOO_MANY_READERS", extra_headers=retry)
+
+
+def not_confirmed() -> HttpError:
+    """The error when messages of earlier leaders of a replicated node are not confirmed yet."""
+    return HttpError(503, "NOT_CONFIRMED")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import msgspec
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.net.http_server import DeferredResponse, Response, json_response
-from penstock.nsqd.http_args import too_many_readers
+from penstock.nsqd.http_args import not_confirmed, too_many_readers
 
 __all__ = ["REMOVED_MAX", "WAITING_MAX", "LogCatalog"]
 
@@ -100,12 +100,19 @@ class LogCatalog:
         self._unwatched: set[str] = set()
         """Names of the topics that would not notify the catalog of a change."""
         self._answer_timer: asyncio.TimerHandle | None = None
+        self._is_confirmed = False
+        """Whether all messages of earlier runs are confirmed, which stays so."""
         self._is_closed = False
 
     def respond(self, token: str, wait_seconds: float = 0) -> Response | DeferredResponse:
         """The changes since the response with this token; all topics if the token is unknown. If
         nothing has changed, the response is sent after the next change, or when the time is over.
+
+        Raises HttpError 503 as long as messages of earlier runs are not confirmed: the catalog
+        would end before messages that a client may have read from another member.
         """
+        if not self._is_confirmed:
+            self._check_confirmed()
         self._refresh()
         since = self._maybe_version(token)
         if since != self._version or not wait_seconds or self._is_closed:
@@ -132,6 +139,12 @@ class LogCatalog:
         """Answers all requests that wait, and all later ones at once."""
         self._is_closed = True
         self.end_waits()
+
+    def _check_confirmed(self) -> None:
+        stores = (topic.store for topic in self._broker.topics.values())
+        if any(store is not None and store.log.awaits_confirmation for store in stores):
+            raise not_confirmed()
+        self._is_confirmed = True
 
     def _answer_one(self, request: WaitingRequest) -> None:
         self._refresh()

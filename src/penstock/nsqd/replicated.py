@@ -29,6 +29,7 @@ from penstock.net.http_server import (
     Route,
     Router,
     StreamingResponse,
+    error_response,
 )
 from penstock.net.listener import Listener, listen
 from penstock.net.prometheus import exposition
@@ -462,7 +463,9 @@ class ReplicatedNsqd:
                 Route("GET", "/replication", lambda _: msgspec.to_builtins(self.status())),
                 Route("GET", "/stats", self._stats),
                 Route("GET", "/metrics", self._metrics, is_logged=False),
-            ]
+            ],
+            # Not 404: these requests exist, and the member may lead later.
+            not_found=error_response(503, "NOT_LEADING"),
         )
         token_file = self._options.http_auth_token_file
         middleware = [HttpTokens(token_file, self._log)] if token_file else []

@@ -147,6 +147,12 @@ class TopicLog:
         return max(self._confirmed_seq, self._opened_seq)
 
     @property
+    def awaits_confirmation(self) -> bool:
+        """Whether the high watermark has not reached the messages of earlier runs yet: shortly
+        after a takeover."""
+        return self._confirmed_seq is not None and self._confirmed_seq < self._opened_seq
+
+    @property
     def byte_size(self) -> int:
         """Size of all segments in bytes."""
         return sum(segment.end for segment in self._segments)

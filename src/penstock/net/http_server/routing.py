@@ -166,7 +166,9 @@ _NOT_FOUND = fixed_endpoint(error_response(404, "NOT_FOUND"))
 class Router:
     """The routes of one API."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Route], *, not_found: Response | None = None) -> None:
+        """`not_found` is the response to requests for other paths; 404 NOT_FOUND by default."""
+        self._not_found = _NOT_FOUND if not_found is None else fixed_endpoint(not_found)
         self._by_method: dict[str, _MethodRoutes] = {}
         for route in routes:
             self._by_method.setdefault(route.method, _MethodRoutes()).add(route)
@@ -186,7 +188,7 @@ class Router:
     def _fallback_endpoint(self, line: RequestLine) -> Endpoint:
         allow = self._allowed_methods(line)
         if not allow:
-            return _NOT_FOUND
+            return self._not_found
         if line.method == "OPTIONS":
             return fixed_endpoint(Response(200, headers=(("Allow", allow),)))
         response = error_response(405, "METHOD_NOT_ALLOWED", extra_headers=(("Allow", allow),))
