@@ -458,6 +458,27 @@ class TestCatchingUp:
         assert [] == answers
         assert frozenset({"b", "c"}) == node.leader.required
 
+    def joining(self) -> tuple[Node, Pipe]:
+        """A leader that has asked etcd to add b, and got no answer."""
+        node = self.filled()
+        both = add_member(add_member(ALONE, "b"), "c")
+        node.leader.on_view(ClusterView(both, 2, node.alive))
+        pipe = connected(node)
+        node.leader.tick()
+        node.answer_write(WriteResult.UNKNOWN, 0)
+        return node, pipe
+
+    def test_follower_that_has_not_joined_is_not_waited_for_forever(self) -> None:
+        node, pipe = self.joining()
+        pipe.link.close()
+        answers = node.publish(node.leader.topics["t"].store, "i")
+        node.clock.advance(TIMEOUT_NS)
+        node.leader.tick()
+        record = node.answer_write(WriteResult.STORED, 3)
+
+        assert frozenset({"a"}) == record.in_sync_members
+        assert [None] == answers
+
     def test_follower_joins_a_node_with_an_empty_topic(self) -> None:
         node = Node(add_member(ALONE, "b"))
         node.open("empty")

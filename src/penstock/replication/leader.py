@@ -509,7 +509,8 @@ class Leader:
         self._next_number = 1
         self._is_serving = False
         self._joining: frozenset[str] = frozenset()
-        """Members that the leader is about to add. Their acknowledgements count already."""
+        """Members that the leader has asked etcd to add, since the record that it knows. Their
+        acknowledgements are required already, and also if the answer of etcd is lost."""
         self._barriers: list[_Barrier] = []
         self._is_writing = False
         self._missing_since: dict[str, int] = {}
@@ -558,7 +559,10 @@ class Leader:
 
     def _change_in_sync(self) -> None:
         """Ask etcd to remove followers that are late, or to add one that has caught up. One request
-        at a time."""
+        at a time.
+
+        If a follower is late that the leader has asked etcd to add, and the answer was lost, the
+        record is stored unchanged: the view that follows shows whether the follower was added."""
         if self._is_writing or self.is_stopped:
             return
         late = frozenset(self._late_members())
@@ -586,19 +590,23 @@ class Leader:
     def _late_members(self) -> list[str]:
         now_ns = self.now_ns()
         late = []
-        for each in self.record.in_sync:
-            if each.member == self.settings.member:
-                continue
-            link = self.links.get(each.member)
-            if link is not None and link.is_streaming and link.incarnation == each.incarnation:
-                self._missing_since.pop(each.member, None)
+        incarnations = {each.member: each.incarnation for each in self.record.in_sync}
+        for member in self.required:
+            link = self.links.get(member)
+            # A member that joins is not in the record: any incarnation is right.
+            if (
+                link is not None
+                and link.is_streaming
+                and (member in self._joining or link.incarnation == incarnations[member])
+            ):
+                self._missing_since.pop(member, None)
                 since_ns = link.oldest_unacked_ns
-            elif each.member not in self._alive:
+            elif member not in self._alive:
                 since_ns = now_ns - self.settings.timeout_ns
             else:
-                since_ns = self._missing_since.setdefault(each.member, now_ns)
+                since_ns = self._missing_since.setdefault(member, now_ns)
             if since_ns is not None and now_ns - since_ns >= self.settings.timeout_ns:
-                late.append(each.member)
+                late.append(member)
         return late
 
     def _can_join(self, link: FollowerLink) -> bool:
