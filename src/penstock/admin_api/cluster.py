@@ -37,6 +37,7 @@ from penstock.admin_api.nsqd_api import NsqdApi, api_url, non_empty
 from penstock.common.addresses import join_address
 from penstock.common.errors import Error, HttpRequestError
 from penstock.net.http_client.client import HttpClient
+from penstock.replication.status import ReplicationStatus
 
 __all__ = [
     "Cluster",
@@ -211,6 +212,15 @@ class Cluster:
     async def topic_logs(self, addresses: Iterable[str], topic: str) -> dict[str, TopicLogResponse]:
         """The topic's log on each nsqd. An nsqd that fails is left out."""
         answers, _ = await _ask_all(addresses, lambda each: self.nsqd(each).topic_log(topic))
+        return dict(answers)
+
+    async def replication(self, addresses: Iterable[str]) -> dict[str, ReplicationStatus]:
+        """The replication of each nsqd among these that is a member of a replicated node. An nsqd
+        that fails is left out."""
+        answers, _ = await _ask_all(
+            await self.penstock_nsqds(addresses),
+            lambda each: self.get_nsqd(each, "/replication", {}, ReplicationStatus),
+        )
         return dict(answers)
 
     def get_nsqd(

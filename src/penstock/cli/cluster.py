@@ -299,12 +299,7 @@ def _role(member: "MemberStatus") -> str:
 
 
 def _node_lag(node: "NodeStatus") -> str:
-    followers = node.status.followers if node.status is not None else None
-    known = [each for each in followers or () if each.lag_messages is not None]
-    if followers is None or (followers and not known):
-        return "-"
-    slowest = max(known, key=lambda each: each.lag_messages or 0, default=None)
-    return _lag(slowest) if slowest is not None else "0"
+    return _lag(node.status.slowest_follower) if node.status is not None else "-"
 
 
 def _lag(follower: "FollowerStatus | None") -> str:

@@ -165,6 +165,9 @@ class Pages:
             request,
             "nodes.html",
             rows=rows,
+            replication=await self._cluster.replication(
+                row.node.address for row in rows if row.is_reachable
+            ),
             lookupds=self._cluster.lookupds,
             warning=state.warning,
         )
@@ -178,11 +181,13 @@ class Pages:
         (row,) = node_rows(state, self._watcher.metrics_store)
         topics = [topic for answer in answers for topic in node_topics(answer, time.time_ns())]
         penstock_nodes = await self._cluster.penstock_nsqds([node.address])
+        replication = await self._cluster.replication(penstock_nodes)
         return self._renderer.page(
             request,
             "node.html",
             row=row,
             topics=topics,
+            replication=replication.get(node.address),
             supports_history=bool(penstock_nodes),
             warning=query.warning,
         )

@@ -65,3 +65,9 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_leading(self) -> bool:
         return self.followers is not None
+
+    @property
+    def slowest_follower(self) -> FollowerStatus | None:
+        """The follower with the largest known lag; None if no lag is known."""
+        known = [each for each in self.followers or () if each.lag_messages is not None]
+        return max(known, key=lambda each: each.lag_messages or 0, default=None)
