@@ -8,6 +8,7 @@ from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
+import click
 import pytest
 from tests.docs.pages import ROOT, Block, Command, blocks, commands, pages
 
@@ -88,7 +89,14 @@ def unknown_flags(line: str) -> list[str]:
 @cache
 def programs() -> frozenset[str]:
     """All our commands and subcommands."""
-    return frozenset([*SCRIPTS, *(f"penstock {command}" for command in cli.list_commands(None))])  # type: ignore[arg-type]
+    context = click.Context(cli)
+    found = list(SCRIPTS)
+    for name in cli.list_commands(context):
+        found.append(f"penstock {name}")
+        command = cli.get_command(context, name)
+        if isinstance(command, click.Group):
+            found += [f"penstock {name} {each}" for each in command.list_commands(context)]
+    return frozenset(found)
 
 
 @cache
