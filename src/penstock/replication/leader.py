@@ -406,14 +406,7 @@ class FollowerLink:
                 self._note(topic, log.next_seq)
                 return 0
             sent = _FilePosition(first_seq, 0)
-        data = b""
-        while not data:
-            try:
-                data = log.read_raw(sent.file, sent.position, CHUNK_BYTES)
-            except TrimmedError:
-                data = b""
-            if data:
-                break
+        while not (data := self._leader.read_log(topic, sent.file, sent.position)):
             following = log.next_segment_seq(sent.file)
             if following is None:
                 self._logs[topic] = sent
@@ -516,11 +509,15 @@ class Leader:
         self._missing_since: dict[str, int] = {}
         """When members in sync were last connected."""
         self.is_stopped = False
+        self._required: frozenset[str] = frozenset()
+        self._pieces: dict[tuple[LedTopic, int, int], bytes] | None = None
+        """What was read in this call of `send`, for the other followers."""
+        self._update_required()
 
     @property
     def required(self) -> frozenset[str]:
         """The followers that must have a message before it is confirmed."""
-        return (self.record.in_sync_members | self._joining) - {self.settings.member}
+        return self._required
 
     def start(self) -> None:
         """All topics are open: confirm what every member in sync has."""
@@ -536,6 +533,7 @@ class Leader:
         if view.revision > self._revision:
             self.record, self._revision = view.record, view.revision
             self._joining = frozenset()
+            self._update_required()
             self.update_all_watermarks()
         self._change_in_sync()
 
@@ -574,6 +572,7 @@ class Leader:
             if self._can_join(link):
                 # An earlier request without an answer may still be executed.
                 self._joining |= {link.member}
+                self._update_required()
                 self._log.info("REPLICATION: %s has caught up", link.member)
                 self._write_record(add_in_sync(self.record, link.member, link.incarnation))
                 return
@@ -586,6 +585,11 @@ class Leader:
             return
         if len(members) >= self.settings.replicas:
             self._write_record(prefer_leader(self.record, members[rank % len(members)]))
+
+    def _update_required(self) -> None:
+        """To be called after a change of the record or of the members that are about to join. Every
+        acknowledgement needs the set, so it is not built each time."""
+        self._required = (self.record.in_sync_members | self._joining) - {self.settings.member}
 
     def _late_members(self) -> list[str]:
         now_ns = self.now_ns()
@@ -678,13 +682,32 @@ class Leader:
         if not self.required:
             for topic in appended:
                 self.update_watermark(topic)
-        for link in self._streaming:
-            try:
-                link.send_more()
-            except StorageError as error:
-                self._log.error("REPLICATION: cannot read for %s - %s", link.member, error)
-                link.close()
+        if len(self._streaming) > 1:
+            self._pieces = {}
+        try:
+            for link in self._streaming:
+                try:
+                    link.send_more()
+                except StorageError as error:
+                    self._log.error("REPLICATION: cannot read for %s - %s", link.member, error)
+                    link.close()
+        finally:
+            self._pieces = None
         self.check_barriers()
+
+    def read_log(self, topic: LedTopic, file: int, position: int) -> bytes:
+        """Read a piece of a segment; empty if there is no more. Followers at the same position
+        share one read."""
+        pieces = self._pieces
+        if pieces is not None and (found := pieces.get((topic, file, position))) is not None:
+            return found
+        try:
+            data = topic.store.log.read_raw(file, position, CHUNK_BYTES)
+        except TrimmedError:
+            return b""
+        if pieces is not None:
+            pieces[topic, file, position] = data
+        return data
 
     # The high watermark
 
