@@ -79,6 +79,7 @@ def on_loop(
         confirmation = ScriptedConfirmation()
         hooks = ReplicationHooks(
             epoch=epoch,
+            may_lack_messages=False,
             observer=IgnoringObserver(),
             confirmation=confirmation,
             when_replicated=lambda done: done(None),

@@ -344,3 +344,17 @@ def test_damage_in_the_unsynced_part_is_fetched_again(
             follower.apply(Batches(1, SEQ, end, message.data[end:]))
     follower.copy.close()
     assert list("abcde") == follower.bodies()
+
+
+def test_forced_leader_uses_no_number_twice(source: Source, follower: Copy) -> None:
+    """The copy lacks the last messages, whose numbers readers may have stored."""
+    follower.apply(*source.messages(), CutSegment(1, SEQ + 3, 0), FormatSettings(5, SEQ + 1000))
+    follower.copy.close()
+    data_path = DataPath.open(
+        "data", SMALL, follower.files, epoch=2, observer=None, may_lack_messages=True
+    )
+    store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+
+    assert list("abc") == read_all(store.log)
+    assert SEQ + 1000 == store.log.next_seq
+    data_path.close()

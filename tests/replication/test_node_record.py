@@ -79,6 +79,9 @@ def test_forced_leader_is_alone_in_sync() -> None:
     forced = force_leader(THREE, "c", "c1")
 
     assert (2, "c", (InSyncMember("c", "c1"),)) == (forced.epoch, forced.leader, forced.in_sync)
+    assert forced.is_forced
+    assert claim_leadership(forced, "c", "c1").is_forced
+    assert not add_in_sync(forced, "b", "b2").is_forced
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,7 @@ class MemberProcess:
                 self._files,
                 epoch=self.epoch,
                 observer=leader,
+                may_lack_messages=view.record.is_forced,
             )
             for name in self.data_path.topics():
                 self.open_topic(name)

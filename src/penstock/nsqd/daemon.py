@@ -124,6 +124,8 @@ class ReplicationHooks:
 
     epoch: int
     """Above 0, and above that of every earlier run."""
+    may_lack_messages: bool
+    """The data path may lack messages that were visible: their numbers are not used again."""
     observer: StoreObserver
     confirmation: PublishConfirmation
     when_replicated: Callable[[Callable[[StorageError | None], None]], None]
@@ -189,6 +191,7 @@ class Nsqd:
             settings.log_settings(options),
             remover=remover,
             epoch=replication.epoch if replication else 0,
+            may_lack_messages=replication is not None and replication.may_lack_messages,
             observer=replication.observer if replication else None,
         )
         self._node_id = NodeId(

@@ -230,6 +230,7 @@ class ReplicatedNsqd:
             stop=self._stop,
             replication=ReplicationHooks(
                 epoch=leader.settings.epoch,
+                may_lack_messages=leader.record.is_forced,
                 observer=leader,
                 confirmation=leader,
                 when_replicated=leader.when_replicated,

@@ -63,6 +63,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[str, ...]
     """All members that ever joined and were not removed, sorted."""
     preferred_leader: str | None = None
+    is_forced: bool = False
+    """An operator made the leader lead although it may lack acknowledged messages, and no follower
+    has caught up since. Such a leader skips the numbers that may have been used."""
     format: int = FORMAT
 
     def is_in_sync(self, member: str, incarnation: str) -> bool:
@@ -144,7 +147,7 @@ def add_in_sync(record: NodeRecord, member: str, incarnation: str) -> NodeRecord
     """A follower has caught up."""
     others = tuple(each for each in record.in_sync if each.member != member)
     added = InSyncMember(member, incarnation)
-    return msgspec.structs.replace(record, in_sync=(*others, added))
+    return msgspec.structs.replace(record, in_sync=(*others, added), is_forced=False)
 
 
 def remove_in_sync(record: NodeRecord, members: frozenset[str]) -> NodeRecord:
@@ -185,4 +188,5 @@ def force_leader(record: NodeRecord, member: str, incarnation: str) -> NodeRecor
         leader=member,
         epoch=record.epoch + 1,
         in_sync=(InSyncMember(member, incarnation),),
+        is_forced=True,
     )

@@ -217,12 +217,15 @@ class DataPath:
         *,
         epoch: int = 0,
         observer: StoreObserver | None = None,
+        may_lack_messages: bool = False,
     ) -> "DataPath":
         """Lock an existing folder and, if necessary, make it a data path.
 
         `remover` removes files that are no longer needed; by default they are removed immediately.
         With replication, `epoch` is above 0 and above that of every earlier run; it is stored with
-        every batch and every journal record. If it raises DataPathError, it has changed nothing.
+        every batch and every journal record. With `may_lack_messages`, the data path is recovered
+        as after a power loss: numbers that may have been used are skipped. If it raises
+        DataPathError, it has changed nothing.
         """
         remover = remover or ImmediateRemover(files)
         lock = lock_data_path(path, files)
@@ -234,6 +237,8 @@ class DataPath:
             elif format_file.node_id is None:
                 shard = maybe_shard(path.rpartition("/")[2]) or 0
                 format_file = format_file._replace(node_id=former_node_id(shard))
+            if may_lack_messages:
+                format_file = format_file._replace(boot_id="", is_open=True)
             data_path = cls(path, settings, files, remover, lock, format_file, epoch, observer)
             data_path._prepare()
         except BaseException:
