@@ -4,7 +4,15 @@ import subprocess
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "ensure-test-programs"
-PROGRAMS = ("chromium", "redis-server", "ip", "mkfs.ext4", "openssl", "etcd")
+PROGRAMS = (
+    "chromium",
+    "redis-server",
+    "nats-server",
+    "ip",
+    "mkfs.ext4",
+    "openssl",
+    "etcd",
+)
 
 
 def run_with(folder: Path, programs: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
@@ -28,5 +36,5 @@ def test_it_names_programs_that_are_missing_and_cannot_be_installed(tmp_path: Pa
 
     assert [
         f"Tests that need {name} are skipped: run 'apt-get install {name}' to run them."
-        for name in ("chromium", "redis-server")
+        for name in ("chromium", "redis-server", "nats-server")
     ] == told

@@ -59,7 +59,7 @@ def test_files_match_the_layout() -> None:
     assert layout.__doc__ is not None
     described = re.findall(r"^ +\S+ {2,}.*$", layout.__doc__, re.MULTILINE)
 
-    assert 10 == len(described)
+    assert 12 == len(described)
     for line in described:
         assert line.strip() in section("Files")
 

@@ -22,6 +22,7 @@
         LakeError          a folder is not a lake, or cannot be used as one
         CorruptBatchError  bytes on disk differ from those written
         LogClosedError     the log was used after it was closed
+        NotInSyncError     too few members of a replicated node are in sync
         InternalError      a bug in Penstock prevented a write
       ReplicationError     a member cannot join, lead or follow
         EtcdError          etcd cannot be reached, or a request to it failed
@@ -47,6 +48,7 @@ __all__ = [
     "LogClosedError",
     "NotConfirmedError",
     "NotConnectedError",
+    "NotInSyncError",
     "PipelineError",
     "ProtocolError",
     "QueueFullError",
