@@ -206,13 +206,13 @@ class Run:
         self._await_takeover(leader, since)
 
     def cut_what_the_leader_receives(self) -> None:
-        """The leader may remove both followers from the members in sync, because it does not get
-        their acknowledgements, before its lease ends. Then nobody takes over until the network is
-        repaired."""
+        """What the leader asks etcd for is still done, so it must not ask for the removal of both
+        followers."""
         leader = self._node.wait_for_leader()
+        since = time.monotonic()
         for other in self._others(leader):
             self._lab.cut(other, self._lab.members[leader])
-        time.sleep(self._chance.uniform(1, 10))
+        self._await_takeover(leader, since)
 
     def cut_leader_from_etcd(self) -> None:
         """The followers still acknowledge to the leader, until one of them takes over."""

@@ -269,6 +269,60 @@ class TestConfirmation:
 
         assert frozenset({"a"}) == node.writes[0][0].in_sync_members
 
+    def test_running_follower_is_not_removed_if_too_few_members_remain(self) -> None:
+        node = Node(min_in_sync=2)
+        pipe = connected(node)
+        store = node.open()
+        pipe.run()
+        answers = node.publish(store, "a")
+        node.clock.advance(TIMEOUT_NS)
+        node.leader.tick()
+        assert [] == node.writes
+        with pytest.raises(NotInSyncError, match="1 of 2 members are in sync; 2 are needed"):
+            node.leader.check_writable()
+
+        pipe.run()
+        node.leader.tick()
+        node.leader.check_writable()
+        assert [None] == answers
+
+    def test_follower_that_has_gone_is_removed_although_too_few_members_remain(self) -> None:
+        node = Node(add_in_sync(add_member(PAIR, "c"), "c", "c1"), min_in_sync=3, alive="ac")
+        connected(node, "c")
+        node.leader.tick()
+
+        assert frozenset({"a", "c"}) == node.writes[0][0].in_sync_members
+
+    def test_running_followers_are_not_removed_by_a_leader_that_hears_nobody(self) -> None:
+        node = Node(add_in_sync(add_member(PAIR, "c"), "c", "c1"), min_in_sync=2)
+        connected(node, "b"), connected(node, "c")
+        node.publish(node.open(), "a")
+        node.clock.advance(10 * TIMEOUT_NS)
+        node.leader.tick()
+
+        assert [] == node.writes
+
+    def test_follower_that_connects_again_stays_late_until_it_has_caught_up(self) -> None:
+        node = Node(min_in_sync=2)
+        pipe = connected(node)
+        store = node.open()
+        node.publish(store, "a")
+        node.clock.advance(TIMEOUT_NS)
+        node.leader.tick()
+        pipe.link.on_closed()
+        pipe.copy.close()
+
+        again = Pipe(node, files=pipe.files)
+        while again.to_leader:
+            again.link.on_message(again.to_leader.popleft())
+        node.leader.tick()
+        with pytest.raises(NotInSyncError):
+            node.leader.check_writable()
+
+        again.run()
+        node.leader.tick()
+        node.leader.check_writable()
+
     def test_publishes_are_refused_if_nobody_answers(self) -> None:
         node = Node()
         answers = node.publish(node.open(), "a")

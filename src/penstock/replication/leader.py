@@ -12,6 +12,10 @@ The members in sync are those of the record in etcd, and those that the leader i
 follower that does not acknowledge in time is removed, in the record, before a message is confirmed
 without it.
 
+If too few members would remain for new messages, a follower that is running is not removed:
+publishes are refused instead. Perhaps it is the leader that cannot be reached, and then this
+follower has to take over.
+
 No sockets, no clock, no tasks: `FollowerConnection` sends, and the owner calls `tick` regularly.
 """
 
@@ -490,7 +494,7 @@ class Leader:
         self.send_soon = send_soon
         self.record = view.record
         self._revision = view.revision
-        self._alive = frozenset(view.alive)
+        self._alive = view.alive
         self._log = log
         self._write = write
         self._on_visible = on_visible
@@ -501,6 +505,8 @@ class Leader:
         """Topics with new messages in this turn of the loop."""
         self._next_number = 1
         self._is_serving = False
+        self._late: frozenset[str] = frozenset()
+        """Followers that have not acknowledged in time."""
         self._joining: frozenset[str] = frozenset()
         """Members that the leader has asked etcd to add, since the record that it knows. Their
         acknowledgements are required already, and also if the answer of etcd is lost."""
@@ -529,12 +535,13 @@ class Leader:
     def on_view(self, view: ClusterView) -> None:
         """The record or the set of running members has changed. This member still leads."""
         assert view.record is not None
-        self._alive = frozenset(view.alive)
+        self._alive = view.alive
         if view.revision > self._revision:
             self.record, self._revision = view.record, view.revision
             self._joining = frozenset()
             self._update_required()
             self.update_all_watermarks()
+        self._find_late_members()
         self._change_in_sync()
 
     def tick(self) -> None:
@@ -542,6 +549,7 @@ class Leader:
         now_ns = self.now_ns()
         for link in tuple(self.links.values()):
             link.tick(now_ns)
+        self._find_late_members()
         self._change_in_sync()
         self._fail_late_waiters(now_ns)
 
@@ -563,10 +571,12 @@ class Leader:
         record is stored unchanged: the view that follows shows whether the follower was added."""
         if self._is_writing or self.is_stopped:
             return
-        late = frozenset(self._late_members())
-        if late:
-            self._log.warning("REPLICATION: %s not in sync any more", ", ".join(sorted(late)))
-            self._write_record(remove_in_sync(self.record, late))
+        removed = self._late
+        if len(self.record.in_sync_members - removed) < self.settings.min_in_sync:
+            removed = frozenset(each for each in removed if not self._may_take_over(each))
+        if removed:
+            self._log.warning("REPLICATION: %s not in sync any more", ", ".join(sorted(removed)))
+            self._write_record(remove_in_sync(self.record, removed))
             return
         for link in self.links.values():
             if self._can_join(link):
@@ -591,9 +601,9 @@ class Leader:
         acknowledgement needs the set, so it is not built each time."""
         self._required = (self.record.in_sync_members | self._joining) - {self.settings.member}
 
-    def _late_members(self) -> list[str]:
+    def _find_late_members(self) -> None:
         now_ns = self.now_ns()
-        late = []
+        late = set()
         incarnations = {each.member: each.incarnation for each in self.record.in_sync}
         for member in self.required:
             link = self.links.get(member)
@@ -609,9 +619,18 @@ class Leader:
                 since_ns = now_ns - self.settings.timeout_ns
             else:
                 since_ns = self._missing_since.setdefault(member, now_ns)
-            if since_ns is not None and now_ns - since_ns >= self.settings.timeout_ns:
-                late.append(member)
-        return late
+            is_late = since_ns is not None and now_ns - since_ns >= self.settings.timeout_ns
+            has_recovered = link is not None and link.has_caught_up
+            if is_late or (member in self._late and not has_recovered):
+                late.add(member)
+        for member in sorted(late - self._late):
+            self._log.warning("REPLICATION: %s does not acknowledge", member)
+        self._late = frozenset(late)
+
+    def _may_take_over(self, member: str) -> bool:
+        """Whether a follower is running and has every acknowledged message."""
+        address = self._alive.get(member)
+        return address is not None and self.record.is_in_sync(member, address.incarnation)
 
     def _can_join(self, link: FollowerLink) -> bool:
         return (
@@ -741,9 +760,12 @@ class Leader:
 
     def check_writable(self) -> None:
         """Raise NotInSyncError if too few members are in sync to accept messages."""
-        if self.is_stopped or len(self.record.in_sync) < self.settings.min_in_sync:
+        count = len(self.record.in_sync)
+        if self._late:
+            count = len(self.record.in_sync_members - self._late)
+        if self.is_stopped or count < self.settings.min_in_sync:
             raise NotInSyncError(
-                f"{len(self.record.in_sync)} of {len(self.record.members)} members are in sync; "
+                f"{count} of {len(self.record.members)} members are in sync; "
                 f"{self.settings.min_in_sync} are needed"
             )
 
