@@ -164,6 +164,9 @@ class LeaderStream(asyncio.Protocol):
             self.fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.follower is not None:
+            # An fsync may still be running: its end must not be acknowledged on this connection.
+            self.follower.stop()
         self._end(exc)
 
     def send(self, message: FollowerMessage) -> None:
