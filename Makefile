@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test lint format docs pictures build bench simulate simulate-replication \
-	faults fuzz soak clean
+	crash-replicated faults fuzz soak clean
 
 bin := .venv/bin
 
@@ -55,6 +55,10 @@ simulate: .venv/.up-to-date ## run SCHEDULES=10000 simulated schedules, from SEE
 
 simulate-replication: .venv/.up-to-date ## the same for a replicated node, and deliberate bugs
 	@$(bin)/python -m tests.replication_simulation --mutations --seeds $(or $(SCHEDULES),10000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+crash-replicated: .venv/.up-to-date ## run the crash tests of a single nsqd on the leader of a replicated node
+	@scripts/ensure-test-programs
+	@REPLICATED=1 $(PYTEST) tests/crash/test_nsqd_*.py $(ARGS)
 
 faults: .venv/.up-to-date ## run RUNS=50 of random faults on a replicated node in network namespaces (needs root)
 	@scripts/ensure-test-programs

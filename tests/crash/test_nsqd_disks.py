@@ -8,13 +8,14 @@ import time
 import pytest
 from tests.cli.programs import in_pipe
 from tests.crash.disks import Disk
+from tests.crash.leader import RunNsqd
 from tests.crash.steady_load import SteadyLoad, received
 
 from penstock.client import Producer as AsyncProducer
 from penstock.client.blocking import Producer
 from penstock.common.errors import RefusedError
 from penstock.protocol import commands
-from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
@@ -34,6 +35,7 @@ def is_healthy(nsqd: NsqdProcess) -> bool:
 
 
 def test_a_full_disk_loses_no_acknowledged_message_and_nsqd_recovers_without_a_restart(
+    run_nsqd: RunNsqd,
     disk: Disk,
 ) -> None:
     with run_nsqd("--max-bytes-per-file=200000", data_path=disk.path) as nsqd:
@@ -57,7 +59,7 @@ def test_a_full_disk_loses_no_acknowledged_message_and_nsqd_recovers_without_a_r
         )
 
 
-def test_publishers_get_an_error_at_once_if_the_disk_is_full(disk: Disk) -> None:
+def test_publishers_get_an_error_at_once_if_the_disk_is_full(run_nsqd: RunNsqd, disk: Disk) -> None:
     async def publish_async(address: str) -> None:
         async with AsyncProducer(address) as producer:
             await producer.publish("t", BODY)
@@ -80,7 +82,7 @@ def test_publishers_get_an_error_at_once_if_the_disk_is_full(disk: Disk) -> None
         assert by_command.stderr.endswith(f"{reason}\n")
 
 
-def test_publishers_use_an_nsqd_whose_disk_is_not_full(disk: Disk) -> None:
+def test_publishers_use_an_nsqd_whose_disk_is_not_full(run_nsqd: RunNsqd, disk: Disk) -> None:
     async def publish_async(*addresses: str) -> None:
         async with AsyncProducer(addresses) as producer:
             for _ in range(4):
@@ -98,7 +100,9 @@ def test_publishers_use_an_nsqd_whose_disk_is_not_full(disk: Disk) -> None:
         assert 8 == other.stats("t")["depth"]
 
 
-def test_errors_of_a_full_disk_are_counted_instead_of_logged_one_by_one(disk: Disk) -> None:
+def test_errors_of_a_full_disk_are_counted_instead_of_logged_one_by_one(
+    run_nsqd: RunNsqd, disk: Disk
+) -> None:
     attempts = 200
     with run_nsqd(data_path=disk.path) as nsqd:
         nsqd.publish("t", b"before")
@@ -118,7 +122,8 @@ def test_errors_of_a_full_disk_are_counted_instead_of_logged_one_by_one(disk: Di
         assert len(lines) < attempts / 2
 
 
-def test_acknowledged_messages_survive_a_file_system_error(disk: Disk) -> None:
+@pytest.mark.on_leader
+def test_acknowledged_messages_survive_a_file_system_error(run_nsqd: RunNsqd, disk: Disk) -> None:
     """After a disk error, the kernel makes the file system read-only until it is repaired.
 
     The error is triggered between two publishes: if it occurs during an fsync, ext4 reports success
@@ -143,7 +148,9 @@ def test_acknowledged_messages_survive_a_file_system_error(disk: Disk) -> None:
             nsqd.post("/channel/empty?topic=t&channel=c")
 
 
-def test_publishing_works_again_when_the_file_system_is_writable_again(disk: Disk) -> None:
+def test_publishing_works_again_when_the_file_system_is_writable_again(
+    run_nsqd: RunNsqd, disk: Disk
+) -> None:
     """A file system can be remounted read-only only while no log is open."""
     with run_nsqd(data_path=disk.path) as nsqd:
         disk.set_writable(False)
@@ -158,7 +165,7 @@ def test_publishing_works_again_when_the_file_system_is_writable_again(disk: Dis
 
 @pytest.mark.parametrize("flags", [(), ("--sync-every=1",)], ids=["written", "synced"])
 def test_a_hanging_disk_delays_publishes_without_errors_or_loss(
-    disk: Disk, flags: tuple[str, ...]
+    run_nsqd: RunNsqd, disk: Disk, flags: tuple[str, ...]
 ) -> None:
     with run_nsqd(*flags, data_path=disk.path) as nsqd:
         consumer = nsqd.consumer("other", "c", rdy=10)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.crash.leader import LeaderProcess, RunNsqd
 
 from penstock.protocol import commands
-from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
@@ -39,7 +40,7 @@ def full_disk(nsqd: NsqdProcess) -> Iterator[None]:
 )
 @pytest.mark.parametrize("flags", [(), ("--sync-every=1",)], ids=["written", "synced"])
 def test_publish_is_refused_and_nothing_is_stored(
-    word: str, command: bytes, flags: tuple[str, ...]
+    run_nsqd: RunNsqd, word: str, command: bytes, flags: tuple[str, ...]
 ) -> None:
     with run_nsqd(*flags) as nsqd:
         nsqd.publish("t", b"before")
@@ -52,7 +53,7 @@ def test_publish_is_refused_and_nothing_is_stored(
             assert 1 == nsqd.stats("t")["depth"]
 
 
-def test_http_and_ping_report_a_full_disk_until_writes_succeed() -> None:
+def test_http_and_ping_report_a_full_disk_until_writes_succeed(run_nsqd: RunNsqd) -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("t", b"before")
         with full_disk(nsqd):
@@ -75,22 +76,26 @@ def answer(nsqd: NsqdProcess, target: str, body: bytes) -> tuple[int, object]:
     return reply.status, reply.json()
 
 
-def test_failed_writes_leave_no_files() -> None:
+def test_failed_writes_leave_no_files(run_nsqd: RunNsqd) -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("t", b"before")
+        member_files = ["penstock.member"] if isinstance(nsqd, LeaderProcess) else []
         with full_disk(nsqd):
             nsqd.http("POST", "/channel/create?topic=t&channel=c")
             nsqd.http("POST", "/topic/pause?topic=t")
 
             # nsqd tries to write nsqd.dat again and again, and removes the new file each time.
-            expected = ["nsqd.dat", "penstock.format", "topics"]
+            expected = ["nsqd.dat", "penstock.format", *member_files, "topics"]
             wait_until(
                 lambda: expected == sorted(path.name for path in nsqd.data_path.iterdir()),
                 "no other files",
             )
 
 
-def test_consumers_are_served_on_a_full_disk_and_their_fins_are_saved_later() -> None:
+@pytest.mark.on_leader
+def test_consumers_are_served_on_a_full_disk_and_their_fins_are_saved_later(
+    run_nsqd: RunNsqd,
+) -> None:
     with run_nsqd() as nsqd:
         client = nsqd.consumer("t", "c")
         nsqd.publish("t", *(b"%d" % number for number in range(100)))

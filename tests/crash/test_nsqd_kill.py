@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from random import Random
 
 import pytest
+from tests.crash.leader import RunNsqd, copies
 from tests.seeds import fresh_random
 
 from penstock.protocol import commands
 from penstock.protocol.frames import MessageFrame, ResponseFrame
-from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import DisconnectedError, RawClient
 from penstock.testing.waiting import wait_until
 
@@ -141,13 +141,19 @@ SMALL_FILES = "--max-bytes-per-file=1000000"
     ("kills", "flags"),
     [
         (KILLS, [SMALL_FILES]),
-        (KILLS // 4, [SMALL_FILES, "--sync-every=1", "--mem-queue-size=100"]),
+        pytest.param(
+            KILLS // 4,
+            [SMALL_FILES, "--sync-every=1", "--mem-queue-size=100"],
+            marks=pytest.mark.on_leader,
+        ),
     ],
     ids=["default", "sync-every-1"],
 )
-def test_kill_loses_no_acknowledged_message(tmp_path: Path, kills: int, flags: list[str]) -> None:
+def test_kill_loses_no_acknowledged_message(
+    run_nsqd: RunNsqd, kills: int, flags: list[str]
+) -> None:
     chance = fresh_random("test_kill_loses_no_acknowledged_message")
-    with run_nsqd(*flags, data_path=tmp_path) as nsqd:
+    with run_nsqd(*flags) as nsqd:
         ledger = Ledger()
         for channel in ("work", "audit"):
             nsqd.consumer(TOPIC, channel, rdy=0).close()
@@ -168,21 +174,29 @@ def test_kill_loses_no_acknowledged_message(tmp_path: Path, kills: int, flags: l
     assert sorted(in_order) == in_order
 
 
-def test_finished_messages_stay_finished_once_the_journal_is_written() -> None:
+def test_finished_messages_stay_finished_once_the_journal_is_written(run_nsqd: RunNsqd) -> None:
     """The simulation tests with a manual clock when nsqd writes the journal."""
     with run_nsqd() as nsqd:
         consumer = nsqd.consumer(TOPIC, "work", rdy=2)
         nsqd.publish(TOPIC, b"finished", b"open")
         finished, _open = consumer.messages(2)
-        journal = nsqd.data_path / "topics" / TOPIC / "cursors.1"
-        size = journal.stat().st_size
+        sizes = journal_sizes(nsqd)
         consumer.send(commands.fin(finished.id))
-        wait_until(lambda: journal.stat().st_size > size, "the FIN to be journalled")
+        wait_until(
+            lambda: all(now > size for now, size in zip(journal_sizes(nsqd), sizes, strict=True)),
+            "the FIN to be journalled",
+        )
         nsqd.kill()
         nsqd.restart()
 
         assert b"open" == nsqd.consumer(TOPIC, "work", rdy=2).message().body
         assert nsqd.shows(TOPIC, "work", depth=0, in_flight_count=1)
+
+
+def journal_sizes(nsqd: NsqdProcess) -> list[int]:
+    """Size of the journal in each copy of the data path."""
+    journals = [path / "topics" / TOPIC / "cursors.1" for path in copies(nsqd)]
+    return [journal.stat().st_size for journal in journals]
 
 
 def drain(

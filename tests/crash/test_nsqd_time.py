@@ -8,18 +8,14 @@ time.
 import os
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.crash.leader import RunNsqd
 from tests.crash.steady_load import SteadyLoad, received
 
 from penstock.protocol import commands
-from penstock.testing.daemon import running
-from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 
 pytestmark = pytest.mark.crash
@@ -30,7 +26,9 @@ STOP_SECONDS = float(os.environ.get("STOP_SECONDS", "2"))
 HOUR_SECONDS = 3600
 
 
-def test_after_a_suspension_clients_continue_and_timed_out_messages_are_redelivered() -> None:
+def test_after_a_suspension_clients_continue_and_timed_out_messages_are_redelivered(
+    run_nsqd: RunNsqd,
+) -> None:
     with run_nsqd("--msg-timeout=5s") as nsqd:
         held = nsqd.consumer("held", "c")
         nsqd.publish("held", b"x")
@@ -50,7 +48,7 @@ def test_after_a_suspension_clients_continue_and_timed_out_messages_are_redelive
         assert set() == load.acknowledged - received(nsqd, load.acknowledged)
 
 
-def test_a_fin_sent_during_a_suspension_is_accepted() -> None:
+def test_a_fin_sent_during_a_suspension_is_accepted(run_nsqd: RunNsqd) -> None:
     """Repeated, because after SIGCONT the event loop may process either timers or sockets first."""
     with run_nsqd("--msg-timeout=3s") as nsqd:
         client = nsqd.consumer("t", "c")
@@ -66,7 +64,7 @@ def test_a_fin_sent_during_a_suspension_is_accepted() -> None:
         assert nsqd.shows("t", "c", timeout_count=0)
 
 
-def test_a_suspension_closes_no_connection() -> None:
+def test_a_suspension_closes_no_connection(run_nsqd: RunNsqd) -> None:
     """One client has answered the heartbeat during the suspension, the other has not."""
     with run_nsqd() as nsqd:
         answering, silent = nsqd.connect(), nsqd.connect()
@@ -98,46 +96,43 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-class ClockedNsqd(NsqdProcess):
-    """An nsqd whose wall clock can be set."""
+class WallClock:
+    """The wall clock of an nsqd, which can be set."""
 
-    def __init__(self, folder: Path, log_fd: int) -> None:
-        (folder / "data").mkdir()
+    def __init__(self, folder: Path) -> None:
         self._offset = folder / "offset"
-        self.set_clock(0)
-        super().__init__(folder / "data", [], log_fd)
+        self.set(0)
 
-    def set_clock(self, offset_seconds: int) -> None:
+    def set(self, offset_seconds: int) -> None:
         """Set the offset from the system time."""
         # Overwritten in place, because nsqd may be reading it. All offsets have the same length.
         file = os.open(self._offset, os.O_WRONLY | os.O_CREAT)
         os.pwrite(file, b"%+025d" % (offset_seconds * 10**9), 0)
         os.close(file)
 
-    def _command(self) -> list[str]:
-        _, _, _, *flags = super()._command()
-        return [sys.executable, "-c", PROGRAM, str(self._offset), *flags]
+    @property
+    def program(self) -> list[str]:
+        """Start of the command of an nsqd with this clock."""
+        return [sys.executable, "-c", PROGRAM, str(self._offset)]
 
 
-@contextmanager
-def run_clocked_nsqd() -> Iterator[ClockedNsqd]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running(lambda log_fd: ClockedNsqd(Path(folder), log_fd)) as nsqd,
-    ):
-        yield nsqd
+@pytest.fixture
+def wall_clock(tmp_path: Path) -> WallClock:
+    return WallClock(tmp_path)
 
 
 @pytest.mark.parametrize("step", [-HOUR_SECONDS, HOUR_SECONDS], ids=["back", "forward"])
-def test_setting_the_clock_moves_no_timeout_and_loses_no_message(step: int) -> None:
-    with run_clocked_nsqd() as nsqd:
+def test_setting_the_clock_moves_no_timeout_and_loses_no_message(
+    run_nsqd: RunNsqd, wall_clock: WallClock, step: int
+) -> None:
+    with run_nsqd(program=wall_clock.program) as nsqd:
         holder = nsqd.consumer("held", "c")
         nsqd.publish("held", b"x")
         held = holder.message()
         with SteadyLoad(nsqd) as load:
             for offset in (step, 0, step):
                 load.await_progress()
-                nsqd.set_clock(offset)
+                wall_clock.set(offset)
             load.await_progress()
             deferred = nsqd.consumer("deferred", "c")
             began = time.monotonic()
@@ -154,12 +149,13 @@ def test_setting_the_clock_moves_no_timeout_and_loses_no_message(step: int) -> N
         assert set() == wanted - received(nsqd, wanted)
 
 
-def test_deferred_messages_follow_the_wall_clock() -> None:
+@pytest.mark.on_leader
+def test_deferred_messages_follow_the_wall_clock(run_nsqd: RunNsqd, wall_clock: WallClock) -> None:
     """A restart, too, delivers a deferred message at its wall-clock time."""
-    with run_clocked_nsqd() as nsqd:
+    with run_nsqd(program=wall_clock.program) as nsqd:
         consumer = nsqd.consumer("t", "c")
         nsqd.connect().call(commands.dpub("t", HOUR_SECONDS * 1000, b"x"))
         wait_until(lambda: nsqd.shows("t", "c", deferred_count=1), "the message")
-        nsqd.set_clock(HOUR_SECONDS + 1)
+        wall_clock.set(HOUR_SECONDS + 1)
 
         assert b"x" == consumer.message().body

@@ -63,10 +63,12 @@ class DaemonProcess(ABC):
     start_error: ClassVar[type[DaemonStartError]] = DaemonStartError
     serves_tcp: ClassVar[bool] = True
 
-    def __init__(self, flags: Sequence[str], log_fd: int) -> None:
+    def __init__(self, flags: Sequence[str], log_fd: int, program: Sequence[str] = ()) -> None:
+        """`program` is the start of the command, if it is not that of Penstock."""
         self.tcp_address = ""
         self.http_address = ""
         self._flags = flags
+        self._program = program
         self._log_fd: int | None = log_fd
         self._log_start = 0  # start of the current process's log
         self._last_log = ""  # the whole log, after the file is closed
@@ -181,7 +183,7 @@ class DaemonProcess(ABC):
 
     def _command(self) -> list[str]:
         return [
-            *(sys.executable, "-m", f"penstock.cli.{self.program}"),
+            *(self._program or (sys.executable, "-m", f"penstock.cli.{self.program}")),
             *([f"--tcp-address={_FREE_PORT}"] if self.serves_tcp else []),
             f"--http-address={_FREE_PORT}",
             *self._flags,

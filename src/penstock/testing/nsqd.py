@@ -29,15 +29,18 @@ class NsqdStartError(DaemonStartError):
 
 
 @contextmanager
-def run_nsqd(*flags: str, data_path: Path | str | None = None) -> Iterator["NsqdProcess"]:
+def run_nsqd(
+    *flags: str, data_path: Path | str | None = None, program: Sequence[str] = ()
+) -> Iterator["NsqdProcess"]:
     """Run nsqd with these flags, by default on free ports of 127.0.0.1 and with a temporary data
-    path. Raises NsqdStartError.
+    path. `program` is the start of the command, if it is not that of Penstock. Raises
+    NsqdStartError.
     """
     with ExitStack() as stack:
         if data_path is None:
             data_path = stack.enter_context(tempfile.TemporaryDirectory(prefix="nsqd-"))
         path = Path(data_path)
-        yield stack.enter_context(running(lambda log_fd: NsqdProcess(path, flags, log_fd)))
+        yield stack.enter_context(running(lambda log_fd: NsqdProcess(path, flags, log_fd, program)))
 
 
 class NsqdProcess(DaemonProcess):
@@ -46,8 +49,10 @@ class NsqdProcess(DaemonProcess):
     program = "nsqd"
     start_error = NsqdStartError
 
-    def __init__(self, data_path: Path, flags: Sequence[str], log_fd: int) -> None:
-        super().__init__([f"--data-path={data_path}", *flags], log_fd)
+    def __init__(
+        self, data_path: Path, flags: Sequence[str], log_fd: int, program: Sequence[str] = ()
+    ) -> None:
+        super().__init__([f"--data-path={data_path}", *flags], log_fd, program)
         self.data_path = data_path
         self._clients: list[RawClient] = []
 

@@ -11,17 +11,22 @@ At the end of the block the members are stopped cleanly, or killed if the test f
 in a log, damage in a data path, and logs that differ between members in sync fail the test.
 """
 
+import asyncio
+import base64
 import http.client
 import json
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.admin_api.replicated_nodes import ReplicatedNodes
+from penstock.net.http_client.client import HttpClient
+from penstock.replication.etcd_client import EtcdConfig
 from penstock.storage.layout import TOPICS_NAME, maybe_segment_seq
 from penstock.testing.addresses import reserved_address
 from penstock.testing.etcd import EtcdProcess, run_etcd
@@ -57,6 +62,7 @@ class MemberProcess(NsqdProcess):
         flags: Sequence[str],
         log_fd: int,
         prefix: Sequence[str] = (),
+        program: Sequence[str] = (),
     ) -> None:
         """`addresses` are those of TCP and HTTP. `prefix` starts a command in another network
         namespace."""
@@ -71,7 +77,7 @@ class MemberProcess(NsqdProcess):
             f"--broadcast-address={broadcast_address}",
             f"--member={name}",
         ]
-        super().__init__(data_path, [*fixed, *flags], log_fd)
+        super().__init__(data_path, [*fixed, *flags], log_fd, program)
         self.tcp_address, self.http_address = addresses
 
     def suspend(self) -> None:
@@ -203,6 +209,15 @@ class ReplicatedNode:
         except AssertionError as timeout:
             raise AssertionError(f"{timeout}\n{self.logs()}") from None
 
+    def prefer(self, name: str) -> None:
+        """Make a member lead now, and after each takeover as soon as it is in sync, as `penstock
+        cluster move` does. Waits until it leads with all members in sync."""
+        http_client = HttpClient(connect_timeout_seconds=10.0, request_timeout_seconds=10.0)
+        nodes = ReplicatedNodes(EtcdConfig((self.etcd.url,)), CLUSTER, http_client)
+        asyncio.run(nodes.move(NODE, name))
+        wait_until(lambda: self.leader() == name, f"{name} to lead")
+        self.wait_in_sync(len(self.members))
+
     # Faults.
 
     def kill(self, *names: str) -> None:
@@ -212,6 +227,12 @@ class ReplicatedNode:
                 os.kill(self.members[name].pid, signal.SIGKILL)
         for name in names or tuple(self.members):
             self.members[name].kill()
+
+    def expire_lease(self, name: str) -> None:
+        """Delete the entry of a killed member from etcd now, as etcd does after
+        --leader-timeout."""
+        key = f"/penstock/{CLUSTER}/{NODE}/alive/{name}"
+        self.etcd.call("/v3/kv/deleterange", key=base64.b64encode(key.encode()).decode())
 
     def suspend(self, name: str) -> None:
         """Send SIGSTOP to a member."""
@@ -309,10 +330,15 @@ def _size(content: bytes | None) -> int:
 
 @contextmanager
 def run_replicated_node(
-    members: Sequence[str] = ("a", "b", "c"), flags: Sequence[str] = FAST_TAKEOVER
+    members: Sequence[str] = ("a", "b", "c"),
+    flags: Sequence[str] = FAST_TAKEOVER,
+    *,
+    data_paths: Mapping[str, Path] | None = None,
+    program: Sequence[str] = (),
 ) -> Iterator[ReplicatedNode]:
     """Run etcd and these members for the duration of a block, on 127.0.0.1. The block begins when
-    one of them leads and all are in sync."""
+    one of them leads and all are in sync. `data_paths` are those of some members; the others have
+    temporary ones. `program` is the start of each command, if it is not that of Penstock."""
     with ExitStack() as stack:
         etcd = stack.enter_context(run_etcd())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="members-")))
@@ -324,9 +350,10 @@ def run_replicated_node(
                 stack.enter_context(reserved_address()),
             )
             log_file = stack.enter_context(tempfile.TemporaryFile())
-            (folder / name).mkdir()
+            data_path = (data_paths or {}).get(name, folder / name)
+            data_path.mkdir(exist_ok=True)
             processes[name] = MemberProcess(
-                name, addresses, folder / name, [*common, *flags], log_file.fileno()
+                name, addresses, data_path, [*common, *flags], log_file.fileno(), program=program
             )
         node = ReplicatedNode(etcd, processes)
         stack.callback(node.release)
