@@ -191,9 +191,9 @@ class ReplicatedNode:
         return self.members[self.wait_for_leader()]
 
     def status(self, name: str) -> dict[str, Any]:
-        """What `/replication` of a member shows."""
-        shown = self.members[name].status()
-        assert shown is not None, f"{name} does not answer"
+        """What `/replication` of a member shows; waits for an answer."""
+        shown = wait_until(self.members[name].status, f"{name} to answer")
+        assert shown is not None
         return shown
 
     def in_sync(self) -> list[str]:
@@ -202,10 +202,16 @@ class ReplicatedNode:
         status = self.members[leader].status() if leader is not None else None
         return list(status.get("in_sync", ())) if status is not None else []
 
-    def wait_in_sync(self, count: int) -> None:
-        """Wait until exactly this many members are in sync."""
+    def wait_in_sync(self, count: int) -> str:
+        """Wait until exactly this many members are in sync; returns the leader."""
+
+        def found() -> str:
+            leader = self.leader()
+            status = self.members[leader].status() if leader is not None else None
+            return str(leader) if status and len(status.get("in_sync", ())) == count else ""
+
         try:
-            wait_until(lambda: len(self.in_sync()) == count, f"{count} members in sync")
+            return wait_until(found, f"{count} members in sync")
         except AssertionError as timeout:
             raise AssertionError(f"{timeout}\n{self.logs()}") from None
 
