@@ -392,3 +392,28 @@ def test_member_with_an_incomplete_copy_hands_over_and_is_not_in_sync(trio: Clus
     trio.service.expire("c")
     trio.run(30)
     assert "b" == trio.record.leader
+
+
+def test_member_that_has_handed_over_claims_again_if_no_successor_is_left(trio: Cluster) -> None:
+    bench = trio.members["a"]
+    trio.change(prefer_leader(remove_in_sync(trio.record, frozenset("b")), "c"))
+    trio.run()
+    bench.member.stopped_leading()
+    trio.run()
+    assert ["lead 1", "stop leading", "follow c 2"] == bench.actions
+    trio.kill("c")
+    trio.service.expire("c")
+    trio.run()
+
+    assert "lead 3" == bench.actions[-1]
+
+
+def test_other_incarnation_is_no_successor(trio: Cluster) -> None:
+    trio.change(remove_in_sync(trio.record, frozenset("b")))
+    trio.kill("c")
+    trio.service.expire("c")
+    trio.start("c", session="2", incarnation="2", node_uuid=trio.record.node_uuid)
+    trio.run()
+
+    assert "c" in trio.record.in_sync_members
+    assert not trio.members["a"].member.has_successor()

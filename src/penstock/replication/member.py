@@ -169,8 +169,10 @@ class Member:
         """Whether another running member is in sync."""
         if self.view is None or self.view.record is None:
             return False
+        record, alive = self.view.record, self.view.alive
         return any(
-            each in self.view.alive for each in self.view.record.in_sync_members - {self._name}
+            each in alive and record.is_in_sync(each, alive[each].incarnation)
+            for each in record.in_sync_members - {self._name}
         )
 
     # Decisions
@@ -249,7 +251,8 @@ class Member:
         ):
             # The leader is running, and may be about to lead.
             delay_ns += self._identity.lease_ns
-        return missing_ns >= delay_ns and self._now_ns() >= self._claim_not_before_ns
+        is_others_turn = self._now_ns() < self._claim_not_before_ns and self.has_successor()
+        return missing_ns >= delay_ns and not is_others_turn
 
     def _should_hand_over(self, view: ClusterView, record: NodeRecord) -> bool:
         preferred = record.preferred_leader
