@@ -53,6 +53,16 @@ def leaders(etcd: EtcdProcess) -> dict[str, str]:
     }
 
 
+def in_sync(etcd: EtcdProcess) -> dict[str, frozenset[str]]:
+    """The members in sync of each node."""
+    views = asyncio.run(read_cluster(EtcdConfig((etcd.url,)), "shop"))
+    return {
+        node: frozenset(view.record.in_sync_members)
+        for node, view in views.items()
+        if view.record is not None
+    }
+
+
 @pytest.mark.skipif(not has_etcd(), reason="etcd is not installed")
 def test_each_machine_leads_another_node_and_takes_over_the_others(tmp_path: Path) -> None:
     with ExitStack() as stack:
@@ -77,6 +87,8 @@ def test_each_machine_leads_another_node_and_takes_over_the_others(tmp_path: Pat
             machine.start()
             machines[name] = machine
         wait_until(lambda: leaders(etcd) == {"x": "a", "y": "b"}, "one node per machine")
+        both = frozenset("ab")
+        wait_until(lambda: in_sync(etcd) == {"x": both, "y": both}, "members that can take over")
 
         machines["a"].terminate()
         wait_until(lambda: leaders(etcd) == {"x": "b", "y": "b"}, "the other machine leads both")
