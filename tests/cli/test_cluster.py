@@ -1,15 +1,18 @@
 """penstock cluster as a program, with a real etcd and real members."""
 
 import json
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cli.programs import in_pipe
+from tests.net.tls.certificates import Authority
 
 from penstock.testing.addresses import reserved_address
-from penstock.testing.etcd import has_etcd, run_etcd
+from penstock.testing.etcd import EtcdTls, has_etcd, run_etcd
+from penstock.testing.nsqd import run_nsqd
 from penstock.testing.replicated import ReplicatedNode, run_replicated_node
 from penstock.testing.waiting import wait_until
 
@@ -128,6 +131,27 @@ def test_user_and_password(tmp_path: Path) -> None:
         done = in_pipe("penstock", "cluster", "status", *place, *user)
         assert 1 == done.returncode
         assert "etcd has no cluster" not in done.stderr
+
+
+def test_etcd_over_https(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("etcd")
+    trusting = ssl.create_default_context(cafile=authority.root_ca)
+    trust = f"--etcd-tls-root-ca-file={authority.root_ca}"
+    with (
+        run_etcd(EtcdTls(Path(issued.cert), Path(issued.key), trusting)) as etcd,
+        reserved_address() as tcp,
+        reserved_address() as http,
+    ):
+        place = (f"--etcd={etcd.url}", "--cluster=shop")
+        member = ("--node=n1", f"--tcp-address={tcp}", f"--http-address={http}")
+        with run_nsqd(*place, *member, trust):
+            done = in_pipe("penstock", "cluster", "status", *place, trust)
+            assert 0 == done.returncode, done.stderr
+            assert "n1" in done.stdout
+        done = in_pipe("penstock", "cluster", "status", *place)
+        assert 1 == done.returncode
+        assert "certificate verify failed" in done.stderr
 
 
 def test_remove_member(node: ReplicatedNode) -> None:

@@ -79,6 +79,7 @@ OUR_OWN = {
     "drain_timeout",
     "etcd",
     "etcd_password_file",
+    "etcd_tls_root_ca_file",
     "etcd_user",
     "greeting_timeout",
     "http_auth_token_file",

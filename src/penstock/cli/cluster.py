@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         NodeStatus,
         ReplicatedNodes,
     )
+    from penstock.replication.etcd_client import EtcdConfig
     from penstock.replication.status import FollowerStatus
 
 __all__ = ["command"]
@@ -34,10 +35,12 @@ def _cluster_options(function: F) -> F:
         cluster: str,
         etcd_user: str,
         etcd_password_file: str,
+        etcd_tls_root_ca_file: str,
         access: HttpAccess,
         **kwargs: Any,
     ) -> Any:
-        nodes = _replicated_nodes(etcd, cluster, etcd_user, etcd_password_file, access)
+        config = _etcd_config(etcd, etcd_user, etcd_password_file, etcd_tls_root_ca_file, access)
+        nodes = _replicated_nodes(config, cluster, access)
         return function(*args, nodes=nodes, **kwargs)
 
     options = (
@@ -70,6 +73,14 @@ def _cluster_options(function: F) -> F:
             metavar="FILE",
             help="File with the password for etcd.",
         ),
+        click.option(
+            "--etcd-tls-root-ca-file",
+            default="",
+            envvar="PENSTOCK_ETCD_TLS_ROOT_CA_FILE",
+            metavar="FILE",
+            help="CA bundle for verifying etcd at https URLs [default: the system's]; --tls-cert "
+            "is the client certificate.",
+        ),
         http_access,
     )
     wrapped: Callable[..., Any] = with_nodes
@@ -78,11 +89,17 @@ def _cluster_options(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-def _replicated_nodes(
-    etcd: tuple[str, ...], cluster: str, user: str, password_file: str, access: HttpAccess
-) -> "ReplicatedNodes":
+def _replicated_nodes(config: "EtcdConfig", cluster: str, access: HttpAccess) -> "ReplicatedNodes":
     from penstock.admin_api.replicated_nodes import ReplicatedNodes  # noqa: PLC0415
     from penstock.cli.cluster_access import build_http_client  # noqa: PLC0415
+
+    return ReplicatedNodes(config, cluster, build_http_client(access), access.headers)
+
+
+def _etcd_config(
+    etcd: tuple[str, ...], user: str, password_file: str, root_ca_file: str, access: HttpAccess
+) -> "EtcdConfig":
+    from penstock.net.tls import client_context  # noqa: PLC0415
     from penstock.replication.etcd_client import EtcdConfig  # noqa: PLC0415
 
     try:
@@ -90,8 +107,10 @@ def _replicated_nodes(
     except OSError as error:
         raise ConfigError(f"cannot read {password_file}: {error.strerror}") from error
     urls = tuple(url for each in etcd for url in each.split(",") if url)
-    config = EtcdConfig(urls, user, password)
-    return ReplicatedNodes(config, cluster, build_http_client(access), access.headers)
+    tls = None
+    if any(url.startswith("https://") for url in urls):
+        tls = client_context(root_ca=root_ca_file, cert=access.tls_cert, key=access.tls_key)
+    return EtcdConfig(urls, user, password, tls)
 
 
 @click.group("cluster")
@@ -230,8 +249,8 @@ def force(node: str, member: str, *, nodes: "ReplicatedNodes", yes: bool, timeou
     in_sync = ", ".join(sorted(record.in_sync_members))
     click.echo(
         f"{member} may lack messages that were acknowledged while it was not in sync. They are "
-        f"lost, and so is the progress of channels since then; only {in_sync} has them. The other "
-        f"members will follow {member}, and move what it does not have to .cut files.",
+        f"lost, and so is the progress of channels since then: they are only on {in_sync}. The "
+        f"other members will follow {member}, and move what it does not have to .cut files.",
         err=True,
     )
     if not yes:

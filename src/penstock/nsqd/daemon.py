@@ -468,9 +468,13 @@ class Nsqd:
         self.error_counters.count("tls")
         self.log.info("HTTPS: [%s] %s", address, failure)
 
-    def _reload_on_hangup(self) -> None:
+    def reloads(self) -> dict[str, Callable[[], None]]:
+        """What SIGHUP reads again, by name. Each raises ConfigError."""
         parts = {"certificates": self.tls, "tokens": self._tokens}
-        reloads = {what: part.reload for what, part in parts.items() if part is not None}
+        return {what: part.reload for what, part in parts.items() if part is not None}
+
+    def _reload_on_hangup(self) -> None:
+        reloads = self.reloads()
         if reloads:
             reload_on_hangup(reloads, self.log)
 

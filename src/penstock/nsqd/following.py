@@ -1,12 +1,13 @@
 """A member that follows: keeps the connection to the leader and the copy of its data path."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from penstock.common.errors import ReplicationError, StorageError
 from penstock.common.logs import Logger
+from penstock.net.tls import ReloadableContext
 from penstock.nsqd.replication_streams import LeaderStream
 from penstock.replication.copied_data_path import CopiedDataPath, CopyFsync
 from penstock.replication.follower import Follower
@@ -34,7 +35,7 @@ class Following:
         on_damage: Callable[[], None],
         sync_seconds: float,
         silence_seconds: float,
-        tls: ssl.SSLContext | None,
+        tls: ReloadableContext | None,
     ) -> None:
         """`new_hello` returns the first message for a leader of this epoch. `copy` is the data
         path, if it is open already. `on_damage` is called if it turns out to be damaged when it is
@@ -69,7 +70,7 @@ class Following:
     @property
     def last_contact_seconds(self) -> float | None:
         """Time since the leader has sent something; None if there is no connection."""
-        if self._stream is None:
+        if self._stream is None or self._stream.follower is None:
             return None
         return self._loop.time() - self._stream.last_received_at
 
@@ -100,15 +101,15 @@ class Following:
 
     async def _run(self) -> None:
         while self._target is not None:
-            leader, epoch = self._target
+            target = leader, epoch = self._target
             try:
                 await self._follow_once(leader, epoch)
-            except (OSError, TimeoutError, ReplicationError, StorageError) as error:
+            except (OSError, ReplicationError, StorageError) as error:
                 self._report(leader, error)
             except Exception as bug:  # noqa: BLE001 (reported; the copy is opened again)
                 self._log.exception("internal error while following - %r", bug, error=bug)
                 self._abandon_copy()
-            if self._target is not None:
+            if self._target is target:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _follow_once(self, leader: MemberAddress, epoch: int) -> None:
@@ -126,15 +127,10 @@ class Following:
                 lambda: self._on_accepted(leader),
             )
 
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            _, stream = await self._loop.create_connection(
-                lambda: LeaderStream(new_follower),
-                leader.broadcast_address,
-                leader.tcp_port,
-                ssl=self._tls,
-            )
-        self._stream = stream
+        target = self._target
+        stream = self._stream = LeaderStream(new_follower)
         try:
+            await self._connect(stream, leader)
             error = await self._until_closed(stream)
         finally:
             stream.fail(None)
@@ -145,8 +141,29 @@ class Following:
             self._abandon_copy()
         if error is not None:
             raise error
-        if self._target is not None:
+        if self._target is target:
             raise ReplicationError("the connection was closed")
+
+    async def _connect(self, stream: LeaderStream, leader: MemberAddress) -> None:
+        """Connect, or return when the stream is closed meanwhile, so that a leader whose machine is
+        lost does not delay the connection to the next one. Raises OSError and ReplicationError."""
+        connecting = self._loop.create_task(
+            self._loop.create_connection(
+                lambda: stream,
+                leader.broadcast_address,
+                leader.tcp_port,
+                ssl=self._tls.current if self._tls is not None else None,
+            )
+        )
+        ends: tuple[asyncio.Future[Any], ...] = connecting, stream.closed
+        try:
+            await asyncio.wait(ends, timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                connecting.result()
+            elif not stream.closed.done():
+                raise ReplicationError(f"no connection within {_CONNECT_SECONDS:g} s")
+        finally:
+            connecting.cancel()
 
     async def _until_closed(self, stream: LeaderStream) -> Exception | None:
         """Wait for the end of the connection, and fsync meanwhile."""

@@ -417,6 +417,12 @@ class NsqdOptions(DaemonOptions):
     )
     etcd_user: str = option("", STRING, "user name for etcd")
     etcd_password_file: str = option("", STRING, "file with the password for etcd")
+    etcd_tls_root_ca_file: str = option(
+        "",
+        STRING,
+        "path of the CA certificates for verifying etcd at https URLs; empty for the system's;"
+        " -tls-cert is the client certificate",
+    )
     cluster_token_file: str = option(
         "", STRING, "file with a secret that all members share; others cannot follow"
     )

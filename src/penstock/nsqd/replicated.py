@@ -20,7 +20,13 @@ from penstock.common.clock import SECOND_NS, SystemClock
 from penstock.common.errors import Error, InternalError, ReplicationError, StorageError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
-from penstock.common.process import freeze_gc, ignore_signals, pause_gc, stop_on_signals
+from penstock.common.process import (
+    freeze_gc,
+    ignore_signals,
+    pause_gc,
+    reload_on_hangup,
+    stop_on_signals,
+)
 from penstock.net.http_server import (
     PLAIN_TEXT,
     HttpError,
@@ -43,6 +49,7 @@ from penstock.nsqd.process_metrics import GcPauses
 from penstock.nsqd.replication_metrics import replication_metrics
 from penstock.nsqd.replication_status import Takeovers, collect_status, min_in_sync_of
 from penstock.nsqd.replication_streams import FollowerStream
+from penstock.nsqd.tls_config import server_tls
 from penstock.replication.coordination import ClusterView
 from penstock.replication.copied_data_path import CopiedDataPath
 from penstock.replication.etcd import EtcdCoordinator, read_cluster
@@ -128,8 +135,15 @@ class ReplicatedNsqd:
         self._node_uuid = self._identity.node_uuid
         self._token = _read_secret(options.cluster_token_file)
         self._tls = settings.cluster_tls(options)
-        password = _read_secret(options.etcd_password_file)
-        self._etcd = EtcdConfig(_etcd_urls(options), options.etcd_user, password)
+        token_file = options.http_auth_token_file
+        self._tokens = HttpTokens(token_file, log) if token_file else None
+        """Of a follower's HTTP requests; the leader reads the file itself."""
+        self._etcd = EtcdConfig(
+            _etcd_urls(options),
+            options.etcd_user,
+            _read_secret(options.etcd_password_file),
+            settings.etcd_tls(options),
+        )
         self._coordinator = EtcdCoordinator(
             self._etcd,
             cluster=options.cluster,
@@ -162,6 +176,7 @@ class ReplicatedNsqd:
 
     async def start(self) -> None:
         """Starts to watch etcd, and to answer HTTP requests."""
+        self._reload_on_hangup()
         await self._serve_http()
         self._member.start()
         self._tick()
@@ -246,6 +261,7 @@ class ReplicatedNsqd:
             return
         leader.start()
         await nsqd.start()
+        self._reload_on_hangup()
         if self._member.view is not None and self._member.role is Role.LEADING:
             leader.on_view(self._member.view)
         freeze_gc()
@@ -301,6 +317,7 @@ class ReplicatedNsqd:
             if self.nsqd is not None:
                 await self._stop_nsqd(self.nsqd)
             self._following = self._new_following()
+            self._reload_on_hangup()
             with contextlib.suppress(Error):
                 await self._serve_http()
         self._member.stopped_leading()
@@ -468,8 +485,7 @@ class ReplicatedNsqd:
             # Not 404: these requests exist, and the member may lead later.
             not_found=error_response(503, "NOT_LEADING"),
         )
-        token_file = self._options.http_auth_token_file
-        middleware = [HttpTokens(token_file, self._log)] if token_file else []
+        middleware = [self._tokens] if self._tokens is not None else []
         self._http_server = HttpServer(router, log=self._log, middleware=middleware)
         self._http = await listen(
             self._options.http_address, self._http_server.new_connection, bare_name_is_path=True
@@ -518,6 +534,22 @@ class ReplicatedNsqd:
         )
 
     # Small things
+
+    def _reload_on_hangup(self) -> None:
+        """At SIGHUP, read again the files of the current role, and those of a later one."""
+        reloads = self.nsqd.reloads() if self.nsqd is not None else {}
+        if self._options.tls_cert:
+            reloads.setdefault("certificates", self._check_certificates)
+        if self._tls is not None:
+            reloads["certificates for the leader"] = self._tls.reload
+        if self._tokens is not None:
+            reloads["tokens of a follower"] = self._tokens.reload
+        if reloads:
+            reload_on_hangup(reloads, self._log)
+
+    def _check_certificates(self) -> None:
+        """A follower does not use them; the next leader reads them. Raises ConfigError."""
+        server_tls(self._options)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)

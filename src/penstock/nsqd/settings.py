@@ -7,7 +7,7 @@ from penstock.broker.subscriber import Location
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.common.process import open_files_limit
 from penstock.net.http_client.client import HttpClient
-from penstock.net.tls import client_context
+from penstock.net.tls import ReloadableContext, client_context
 from penstock.nsqd.heartbeat import Timeouts
 from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from penstock.nsqd.statsd import StatsdSettings
@@ -111,12 +111,23 @@ def lookupd_tls(options: NsqdOptions) -> ssl.SSLContext | None:
     )
 
 
-def cluster_tls(options: NsqdOptions) -> ssl.SSLContext | None:
+def etcd_tls(options: NsqdOptions) -> ssl.SSLContext | None:
+    """TLS context for etcd; None if no URL needs it. Raises ConfigError."""
+    if not any("https://" in each for each in options.etcd_addresses):
+        return None
+    return client_context(
+        root_ca=options.etcd_tls_root_ca_file, cert=options.tls_cert, key=options.tls_key
+    )
+
+
+def cluster_tls(options: NsqdOptions) -> ReloadableContext | None:
     """TLS context for connections to the leader; None for plaintext. Raises ConfigError."""
     if not options.cluster_tls:
         return None
-    return client_context(
-        root_ca=options.tls_root_ca_file, cert=options.tls_cert, key=options.tls_key
+    return ReloadableContext(
+        lambda: client_context(
+            root_ca=options.tls_root_ca_file, cert=options.tls_cert, key=options.tls_key
+        )
     )
 
 

@@ -92,7 +92,7 @@ def client_context(
 
 
 class ReloadableContext:
-    """A server's context that can be reloaded from its files.
+    """A context that can be reloaded from its files.
 
     Use `current` for each new connection; existing connections are not affected.
     """
