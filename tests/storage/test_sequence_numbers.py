@@ -182,3 +182,30 @@ def test_no_number_is_used_twice(shard: int, monkeypatch: pytest.MonkeyPatch) ->
             database=None,
         ),
     )
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_empty_topic_after_power_losses_and_a_clock_set_back(number: int) -> None:
+    machine = SequenceNumbers()
+    machine.seed_power_losses(number)
+    machine.read(topic="b")
+    for change_ns in (425_000, -1, -DAY_NS):
+        machine.set_clock(change_ns)
+        machine.crash(loses_power=True)
+        machine.read(topic="b")
+    machine.append(topic="b", count=1)
+
+
+@pytest.mark.parametrize("number", range(0, 1000, 5))
+def test_topic_whose_creation_was_lost(number: int) -> None:
+    machine = SequenceNumbers()
+    machine.seed_power_losses(number)
+    machine.read(topic="a")
+    machine.read(topic="b")
+    machine.delete(topic="a")
+    machine.crash(loses_power=True)
+    machine.read(topic="a")
+    machine.read(topic="b")
+    machine.crash(loses_power=False)
+    machine.crash(loses_power=True)
+    machine.append(topic="b", count=1)

@@ -204,7 +204,7 @@ class DataPath:
         opened, the format file continues to record how that run ended."""
         self._stores: dict[str, TopicStore] = {}
         self._topic_of_log: dict[str, str] = {}
-        self._unused_seq = format_file.reserved_below
+        self._unreserved_seq = format_file.reserved_below
         """Above the sequence numbers that earlier runs and deleted topics may have used."""
 
     @classmethod
@@ -300,7 +300,7 @@ class DataPath:
             self._files.rename(folder, removed)
             # The topic is now deleted; the remover or the next start removes its files.
             if store is not None:
-                self._unused_seq = max(self._unused_seq, store.log.next_seq)
+                self._unreserved_seq = max(self._unreserved_seq, store.log.next_seq)
             self._removal_number += 1
             self._topics.discard(name)
             if self._observer is not None:
@@ -389,9 +389,9 @@ class DataPath:
 
     def _open_format_file(self) -> None:
         opened = self._format_file._replace(boot_id=self._files.boot_id(), is_open=True)
-        if opened.reserved_below == self._unused_seq > 0:
+        if opened.reserved_below == self._unreserved_seq > 0:
             # For the topics that this run creates.
-            opened = opened._replace(reserved_below=self._unused_seq + _RESERVED_SEQS)
+            opened = opened._replace(reserved_below=self._unreserved_seq + _RESERVED_SEQS)
         self._write_format_file(opened)
 
     def _close_format_file(self) -> None:
@@ -407,14 +407,15 @@ class DataPath:
     def _load_or_create(
         self, name: str, folder: str, wall_ns: int
     ) -> tuple[TopicStore, list[Issue]]:
-        unused_seq = max(initial_seq(wall_ns), self._unused_seq)
+        first_seq = max(initial_seq(wall_ns), self._unreserved_seq)
         if name in self._topics:
             return load_store(
                 self._pool,
                 name,
                 folder,
                 self._settings,
-                unused_seq,
+                self._unreserved_seq,
+                first_seq,
                 self._reserve_seqs,
                 self._last_shutdown,
                 self._epoch,
@@ -426,7 +427,7 @@ class DataPath:
             name,
             folder,
             self._settings,
-            unused_seq,
+            first_seq,
             self._reserve_seqs,
             self._epoch,
         )

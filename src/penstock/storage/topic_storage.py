@@ -184,16 +184,19 @@ def load_store(
     name: str,
     folder: str,
     settings: LogSettings,
-    unused_seq: int,
+    unreserved_seq: int,
+    first_seq: int,
     reserve_seqs: ReserveSeqs,
     last_shutdown: LastShutdown,
     epoch: int = 0,
 ) -> tuple[TopicStore, list[Issue]]:
     """Load a topic; also return the issues that were repaired. Raises OSError or StorageError.
 
-    All numbers from `unused_seq` on have never been reserved. After a power loss the next message
-    gets this number: messages that were delivered may be lost, and consumers may have stored their
-    numbers.
+    All numbers from `unreserved_seq` on have never been reserved. After a power loss the next
+    message gets this number, or a higher one: messages that were delivered may be lost, and
+    consumers may have stored their numbers.
+
+    `first_seq` is the first number of a topic whose creation was interrupted.
     """
     lost_power = last_shutdown is LastShutdown.POWER_LOSS
     cursors = Cursors(pool, folder, epoch)
@@ -202,20 +205,26 @@ def load_store(
     log_id = known_id or pool.files.random_bytes(LOG_ID_BYTES)
     loaded = load_segments(pool, folder, log_id, lost_power=lost_power)
     issues = loaded.issues + journal_issues
+    has_id = known_id is not None
+    is_new = not (has_id or cursors.has_journal or loaded.segments)
+    if not has_id and not is_new:
+        # Format 1 did not. Before the id is written: a start that finds it does not skip so many.
+        reserve_seqs(max(loaded.next_seq, cursors.next_unused_seq))
     if not cursors.has_journal:
         issues += _create_missing_journal(
-            folder, cursors, log_id, loaded, unused_seq, lost_power=lost_power
+            folder, cursors, log_id, loaded, first_seq, lost_power=lost_power
         )
     next_seq = max(loaded.next_seq, cursors.next_unused_seq)
-    if known_id is None:
-        reserve_seqs(next_seq)  # Format 1 did not.
-    if lost_power or loaded.is_tail_lost:
-        end = max(unused_seq, next_seq if known_id else next_seq + SKIPPED_SEQS)
-        issues += _skip_seqs(folder, cursors, next_seq, end)
+    if (lost_power or loaded.is_tail_lost) and not is_new:
+        is_reserved = has_id and unreserved_seq > 0
+        end = unreserved_seq if is_reserved else max(first_seq, next_seq + SKIPPED_SEQS)
+        issues += _skip_seqs(folder, cursors, next_seq, max(end, next_seq))
         next_seq = max(next_seq, cursors.next_unused_seq)
+        if not is_reserved:
+            # The choice depends on the clock, so it must survive another power loss.
+            cursors.sync()
     if cursors.log_id is None:
-        # The journal is of format 1. Readers may store the id, so it must survive a power loss. It
-        # is written after the skip: a start that finds it does not skip again.
+        # Readers may store the id.
         cursors.set_log_id(log_id)
         cursors.sync()
     stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
@@ -237,14 +246,14 @@ def _create_missing_journal(
     cursors: Cursors,
     log_id: bytes,
     loaded: LoadedSegments,
-    unused_seq: int,
+    first_seq: int,
     *,
     lost_power: bool,
 ) -> list[Issue]:
     """If there are no segments, the topic was just being created. Otherwise the journal was
     lost."""
     if not loaded.segments:
-        cursors.create_journal(max(loaded.next_seq, unused_seq), log_id)
+        cursors.create_journal(max(loaded.next_seq, first_seq), log_id)
         return []
     cursors.create_journal(loaded.segments[0].first_seq, log_id)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
