@@ -14,6 +14,7 @@ import pytest
 from tests.cli.programs import in_pipe
 
 from penstock.client.blocking import Consumer
+from penstock.client.config import ClientConfig
 from penstock.nsqd.supervisor import STOP_BEATS
 from penstock.protocol import commands
 from penstock.storage import check_data_path
@@ -95,7 +96,10 @@ def test_a_consumer_gets_the_messages_of_all_shards_also_of_a_killed_one(tmp_pat
             acknowledged += shards.publish(0, b"5") + shards.publish(1, b"6")
 
             received: set[bytes] = set()
-            with Consumer(TOPIC, CHANNEL, lookupd=nsqlookupd.http_address) as consumer:
+            # At the first poll, nsqlookupd may not know the new address of shard 1 yet.
+            config = ClientConfig(lookupd_poll_interval=0.5)
+            lookupd = nsqlookupd.http_address
+            with Consumer(TOPIC, CHANNEL, lookupd=lookupd, config=config) as consumer:
                 while received != set(acknowledged):
                     message = consumer.receive(timeout=60)
                     assert message is not None, f"only {received}"

@@ -8,9 +8,22 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.pipelines.running import Stop, start_query
 from penstock.testing.nsqd import NsqdProcess
 
-__all__ = ["Archive", "bodies", "history", "http_addresses", "publish", "stream", "table"]
+__all__ = [
+    "QUERY_SECONDS",
+    "Archive",
+    "bodies",
+    "history",
+    "http_addresses",
+    "publish",
+    "stream",
+    "table",
+]
+
+# Time for a query over the available messages, also on a busy machine.
+QUERY_SECONDS = 240
 
 
 def http_addresses(*nsqds: NsqdProcess) -> str:
@@ -62,12 +75,13 @@ class Archive:
         """Start the query; by default it runs batches continuously."""
         writer = frame.writeStream.format("parquet").option("path", self._table)
         writer = writer.option("checkpointLocation", self._checkpoint)
-        return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+        writer = writer.trigger(**(trigger or {"processingTime": "0 seconds"}))
+        return start_query(writer.start, Stop())
 
     def take_what_is_there(self, frame: DataFrame) -> StreamingQuery:
         """Run the query with Trigger.AvailableNow until it ends."""
         query = self.start(frame, availableNow=True)
-        assert query.awaitTermination(60), "the query did not end"
+        assert query.awaitTermination(QUERY_SECONDS), "the query did not end"
         return query
 
     def rows(self) -> DataFrame:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.tables import Archive, history, publish, stream
+from tests.spark.tables import QUERY_SECONDS, Archive, history, publish, stream
 
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
@@ -52,7 +52,7 @@ def test_unfinished_messages_are_delivered_again(
     broken = frame.selectExpr("raise_error('no such thing') as body")
     query = archive.start(broken, availableNow=True)
     with pytest.raises(Exception, match="no such thing"):
-        query.awaitTermination(60)
+        query.awaitTermination(QUERY_SECONDS)
 
     archive.take_what_is_there(frame.select("body"))
 

@@ -6,8 +6,17 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from tests.spark.tables import bodies, history, http_addresses, publish, stream, table
+from tests.spark.tables import (
+    QUERY_SECONDS,
+    bodies,
+    history,
+    http_addresses,
+    publish,
+    stream,
+    table,
+)
 
+from penstock.pipelines.running import Stop, start_query
 from penstock.testing.nsqd import NsqdProcess
 from pyspark_nsq import from_json_body
 
@@ -118,7 +127,8 @@ def test_a_windowed_aggregation_from_topic_to_topic(
 
     writer = counts.writeStream.format("nsq").options(nsqd=nsqd.http_address, topic="counts")
     writer = writer.queryName("counts")
-    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    query = start_query(writer.start, Stop())
 
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(QUERY_SECONDS)
     assert [f"{second}0 10" for second in range(6)] == bodies(table(spark, nsqd, topic="counts"))
