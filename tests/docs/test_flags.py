@@ -57,11 +57,11 @@ def test_flags_in_prose_exist(page: Path) -> None:
 
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     shown = {
         target
         for page in pages()
-        for target in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.MULTILINE)
+        for target in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)
     }
 
     assert shown
