@@ -42,7 +42,7 @@ __all__ = ["command"]
     type=click.IntRange(min=1),
     default=200,
     show_default=True,
-    help="Maximum unanswered messages.",
+    help="Maximum messages in flight.",
 )
 def command(
     topic: str,

@@ -1,4 +1,4 @@
-"""A member that follows: keeps the connection to the leader and the copy of its data path."""
+"""A follower of a replicated nsqd: keeps a connection to the leader and a copy of its data path."""
 
 import asyncio
 from collections.abc import Callable
@@ -75,14 +75,14 @@ class Following:
         return self._loop.time() - self._stream.last_received_at
 
     def follow(self, leader: MemberAddress, epoch: int) -> None:
-        """Connect to this leader, instead of another one."""
+        """Connect to this leader, and disconnect from any other."""
         self.stop()
         self._target = leader, epoch
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._run())
 
     def stop(self) -> None:
-        """Acknowledge nothing more, at once."""
+        """Stop acknowledging at once, and close the connection to the leader."""
         self._target = None
         if self._stream is not None:
             self._stream.fail(None)

@@ -171,7 +171,7 @@ class NsqdOptions(DaemonOptions):
     )
 
     data_path: str = option(
-        "", STRING, "directory of the messages", default_text="working directory"
+        "", STRING, "directory in which messages are stored", default_text="working directory"
     )
     mem_queue_size: int = option(
         10_000,
@@ -424,7 +424,9 @@ class NsqdOptions(DaemonOptions):
         " -tls-cert is the client certificate",
     )
     cluster_token_file: str = option(
-        "", STRING, "file with a secret that all members share; others cannot follow"
+        "",
+        STRING,
+        "file with a secret that all members share; a leader refuses followers without it",
     )
     cluster_tls: bool = option(
         False,

@@ -86,7 +86,10 @@ async def serve_member(
     when_serving: Callable[[Nsqd], None],
     preferred_rank: int | None,
 ) -> int:
-    """Runs a member until a signal stops it; returns the exit code."""
+    """Runs a member until a signal stops it; returns the exit code.
+
+    `preferred_rank` is the position of the preferred leader among the members, sorted by name;
+    None if no leader is preferred."""
     stop = asyncio.Event()
     stop_on_signals(stop, log)
     pause_gc()
@@ -450,8 +453,8 @@ class ReplicatedNsqd:
             self._fail(ReplicationError(f"cannot write to {self._path}: {error.strerror}"))
 
     def _on_damage_of_leader(self, topic: str) -> None:
-        """Damaged data is fetched again from another member, which takes over for that. If there is
-        none, the damage is skipped, as without replication."""
+        """If another member in sync is running, it takes over, and this member then fetches the
+        damaged data from it. Otherwise the damage is skipped, as without replication."""
         if self._member.role is not Role.LEADING:
             return
         if self._member.has_successor():
@@ -548,7 +551,8 @@ class ReplicatedNsqd:
             reload_on_hangup(reloads, self._log)
 
     def _check_certificates(self) -> None:
-        """A follower does not use them; the next leader reads them. Raises ConfigError."""
+        """Check the certificates on SIGHUP. A follower does not use them, but reads them when it
+        becomes leader. Raises ConfigError."""
         server_tls(self._options)
 
     def _tick(self) -> None:

@@ -116,7 +116,7 @@ class ClientStatsJson(LocalityStatsJson, AuthStatsJson, TlsStatsJson):
 
 
 class ChannelModeJson(TypedDict, total=False):
-    """Not in NSQ. Present only for a channel in commit mode."""
+    """Field of a channel that NSQ does not have. Present only if the channel is in commit mode."""
 
     mode: str
 

@@ -128,7 +128,7 @@ class RegistryListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Result of a lookup."""
+    """Result of a lookup: the index of the topic, its channels and its active producers."""
 
     index: int
     channels: list[str]

@@ -189,7 +189,7 @@ class NsqdInfo:
 
 @dataclass(frozen=True, slots=True)
 class IdentifyPeer:
-    """Sent once, before any REGISTER."""
+    """IDENTIFY of an nsqd. nsqd sends it once, before any REGISTER."""
 
     peer: NsqdInfo
 

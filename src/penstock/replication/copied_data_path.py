@@ -1,14 +1,15 @@
 """The copy of a data path that a follower keeps: the same files, byte by byte.
 
 The copy is changed only by messages of the leader. It accepts only bytes that continue its files,
-and batches and records whose checksums match; of an incomplete one it waits for the rest. So the
-files are valid at every moment, and a takeover opens them as nsqd does after a crash.
+and only batches and records whose checksums match; if one is incomplete, the copy waits for the
+rest before it writes it. So the files are valid at every moment, and a takeover opens them as nsqd
+does after a crash.
 
 Opening a copy finds the end of the valid part of each segment, and truncates the rest: the leader
 sends it again. Damaged bytes are moved to a `.bad` file first, as recovery does.
 
-What the leader tells the copy to cut was never acknowledged. It is kept in a `.cut` file beside the
-segment.
+If the copy has messages that the leader lacks, the leader tells the copy to cut them; they were
+never acknowledged. The copy moves them into a `.cut` file beside the segment.
 """
 
 import contextlib
@@ -134,14 +135,16 @@ class CopyFsync:
 
 
 class _Rest:
-    """The incomplete end of the last message about a file; the next one begins with the rest."""
+    """Buffer for a batch or record that is incomplete at the end of a message: the next message
+    about the same file begins with the rest of it."""
 
     def __init__(self) -> None:
         self._file = 0
         self._data = b""
 
     def join(self, file: int, data: bytes) -> bytes:
-        """The data, after the incomplete end of the message before it. Raises ReplicationError."""
+        """The buffered bytes and `data`. Raises ReplicationError if bytes of another file are
+        buffered."""
         if not self._data:
             return data
         if self._file != file:
@@ -149,11 +152,11 @@ class _Rest:
         return self._data + data
 
     def keep(self, file: int, data: bytes) -> None:
-        """Remember the incomplete end of a message."""
+        """Buffer the incomplete end of a message."""
         self._file, self._data = file, data
 
     def drop(self, file: int) -> None:
-        """The file was removed."""
+        """Discard the buffered bytes of a file that was removed."""
         if self._file == file:
             self._data = b""
 
@@ -231,9 +234,9 @@ class CopiedDataPath:
 
     @classmethod
     def open(cls, path: str, files: Files, report: Callable[[Issue], None]) -> "CopiedDataPath":
-        """Lock a folder, and find out what it contains. An empty folder becomes a data path.
-        `report` is called with damage, with the ends of interrupted writes, and with what was cut.
-        Raises StorageError."""
+        """Lock a folder and load the copy in it. An empty folder becomes a data path. `report` is
+        called for damaged data, for incomplete writes at the end of a file, and for data that the
+        leader tells the copy to cut. Raises StorageError."""
         lock = lock_data_path(path, files)
         try:
             format_file = verify_data_path(path, files) or FormatFile("", is_open=False)

@@ -431,7 +431,7 @@ def _unreachable(endpoint: str, error: HttpRequestError) -> EtcdError:
 
 
 def _error_response(reply: HttpReply) -> _ErrorResponse:
-    """With an empty message if the reply is not an error response of etcd."""
+    """The error in a reply of etcd; its message is empty if the reply contains no such error."""
     try:
         return msgspec.json.decode(reply.body, type=_ErrorResponse)
     except msgspec.MsgspecError:

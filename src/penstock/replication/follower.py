@@ -84,7 +84,7 @@ class Follower:
             raise ReplicationError("the leader has not sent a welcome")
 
     def on_read_end(self) -> None:
-        """All messages of one read were applied: acknowledge them."""
+        """Acknowledge the messages of one read, all of which were applied."""
         if self._is_stopped or self.position == self.acked_position:
             return
         if not self._must_sync:
@@ -93,13 +93,13 @@ class Follower:
             self._sync()
 
     def sync_in_background(self) -> None:
-        """Fsync what was not fsynced yet; to be called every sync timeout."""
+        """Fsync the data that was written since the last fsync. To be called once per
+        `--sync-timeout`."""
         if not self._is_syncing and not self._is_stopped and self._copy.needs_sync:
             self._sync()
 
     def stop(self) -> None:
-        """Acknowledge nothing more, whatever arrives. If an fsync is running, its end is awaited
-        by the owner."""
+        """Stop acknowledging messages. If an fsync is running, the owner must wait for its end."""
         self._is_stopped = True
 
     def _on_welcome(self, welcome: Welcome) -> None:

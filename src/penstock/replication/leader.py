@@ -111,7 +111,8 @@ class _Waiter(NamedTuple):
 
 
 class _Barrier:
-    """Someone waits until every member in sync has everything that was written so far."""
+    """A wait until every member in sync has everything that was written before the wait began;
+    `done` is then called."""
 
     def __init__(self, since_ns: int, done: Callable[[StorageError | None], None]) -> None:
         self.since_ns = since_ns
@@ -119,7 +120,8 @@ class _Barrier:
         self._positions: dict[FollowerLink, int] = {}
 
     def is_reached(self, links: list["FollowerLink | None"]) -> bool:
-        """Whether all these followers have acknowledged what they had to be sent."""
+        """Whether each of these followers has acknowledged everything that was written before the
+        wait began."""
         return all(link is not None and self._has_reached(link) for link in links)
 
     def _has_reached(self, link: "FollowerLink") -> bool:
@@ -526,14 +528,16 @@ class Leader:
         return self._required
 
     def start(self) -> None:
-        """All topics are open: confirm what every member in sync has."""
+        """To be called when all topics are open: confirm the messages that every member in sync
+        has."""
         self._is_serving = True
         self.update_all_watermarks()
 
     # The record
 
     def on_view(self, view: ClusterView) -> None:
-        """The record or the set of running members has changed. This member still leads."""
+        """Handle a change of the node record or of the set of running members, while this member
+        leads."""
         assert view.record is not None
         self._alive = view.alive
         if view.revision > self._revision:
@@ -554,7 +558,7 @@ class Leader:
         self._fail_late_waiters(now_ns)
 
     def stop(self) -> None:
-        """Confirm nothing more: this member no longer leads, or is being stopped."""
+        """Stop confirming messages, because this member no longer leads or is being stopped."""
         self.is_stopped = True
         for link in tuple(self.links.values()):
             link.close()
@@ -564,11 +568,12 @@ class Leader:
         self._fail_barriers(error)
 
     def _change_in_sync(self) -> None:
-        """Ask etcd to remove followers that are late, or to add one that has caught up. One request
-        at a time.
+        """Ask etcd to remove late followers from the members in sync, or to add one follower that
+        has caught up. Only one request runs at a time.
 
-        If a follower is late that the leader has asked etcd to add, and the answer was lost, the
-        record is stored unchanged: the view that follows shows whether the follower was added."""
+        If the answer to a request to add a follower was lost, the leader does not know whether the
+        follower was added. If that follower is then late, the leader stores the record unchanged:
+        the view that results from it shows whether the follower is in sync."""
         if self._is_writing or self.is_stopped:
             return
         removed = self._late
@@ -589,7 +594,7 @@ class Leader:
         self._prefer_leader()
 
     def _prefer_leader(self) -> None:
-        """Store which member should lead, unless that is known."""
+        """Store the preferred leader in the record, unless the record has one."""
         rank, members = self.settings.preferred_rank, self.record.members
         if rank is None or self.record.preferred_leader is not None:
             return
@@ -597,8 +602,8 @@ class Leader:
             self._write_record(prefer_leader(self.record, members[rank % len(members)]))
 
     def _update_required(self) -> None:
-        """To be called after a change of the record or of the members that are about to join. Every
-        acknowledgement needs the set, so it is not built each time."""
+        """Compute `required` again, after a change of the record or of the members that are about
+        to join. Every acknowledgement needs this set, so it is stored."""
         self._required = (self.record.in_sync_members | self._joining) - {self.settings.member}
 
     def _find_late_members(self) -> None:
@@ -675,7 +680,8 @@ class Leader:
         return ""
 
     def link_opened(self, link: FollowerLink) -> None:
-        """A follower was accepted. It replaces an earlier connection of the same member."""
+        """Add the connection of an accepted follower. An earlier connection of the same member is
+        closed."""
         earlier = self.links.pop(link.member, None)
         if earlier is not None:
             earlier.close()
@@ -683,7 +689,7 @@ class Leader:
         self._log.info("REPLICATION: %s follows", link.member)
 
     def link_streams(self, link: FollowerLink) -> None:
-        """A follower has told what it has: from now on it is sent everything."""
+        """Start to send all new data to a follower, which has reported what data it already has."""
         self._streaming = (*self._streaming, link)
 
     def link_closed(self, link: FollowerLink) -> None:
@@ -695,8 +701,8 @@ class Leader:
             self._log.info("REPLICATION: %s is disconnected", link.member)
 
     def send(self) -> None:
-        """Send what was written in this turn of the loop. Without followers in sync it is confirmed
-        at once."""
+        """Send the data that was written in this turn of the loop to all followers. Without
+        followers in sync, its messages are confirmed at once."""
         appended, self._appended = self._appended, {}
         if not self.required:
             for topic in appended:
@@ -731,7 +737,7 @@ class Leader:
     # The high watermark
 
     def update_watermark(self, topic: LedTopic) -> None:
-        """Confirm what every member in sync has."""
+        """Confirm the messages of a topic that every member in sync has."""
         if self.is_stopped or not self._is_serving:
             return
         log = topic.store.log
@@ -752,7 +758,7 @@ class Leader:
             waiters.popleft().done(None)
 
     def update_all_watermarks(self) -> None:
-        """Confirm what every member in sync has, in all topics."""
+        """Confirm the messages of all topics that every member in sync has."""
         for topic in tuple(self.topics.values()):
             self.update_watermark(topic)
 

@@ -9,8 +9,8 @@ The member acts on views of the coordination service:
   leads when a view shows that its claim was stored.
 * It leads, and the record names another leader or epoch: it stops leading.
 
-Followers wait a little before they claim, each for another time, so that one of them usually
-succeeds at once. Safety does not depend on it.
+Before they claim, followers wait for a short time that differs between them, so that the first
+claim usually succeeds. The waits save retries; safety does not depend on them.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ _RETRY_NS = SECOND_NS
 
 
 class Role(Enum):
-    """What a member does."""
+    """State of a member."""
 
     WAITING = auto()  # For a view, a leader or its own entry.
     FOLLOWING = auto()
@@ -52,7 +52,7 @@ class Role(Enum):
 
 
 class MemberIdentity(NamedTuple):
-    """What a member is, and what its data path says."""
+    """Identity of a member, from its options and its data path."""
 
     cluster: str
     node: str
@@ -67,7 +67,7 @@ class MemberIdentity(NamedTuple):
 
 
 class MemberActions(Protocol):
-    """What the owner does for a member. Each method returns at once."""
+    """Actions that a member requests from its owner. Each method returns at once."""
 
     def join(self, node_uuid: str) -> None:
         """Store in the data path that it belongs to this node."""
@@ -79,17 +79,18 @@ class MemberActions(Protocol):
         """Pass a new view on to the leader that is running."""
 
     def stop_leading(self) -> None:
-        """Confirm nothing more, at once; close clients and the data path, then call
-        `Member.stopped_leading`."""
+        """Stop confirming messages before this call returns. Then close the clients and the data
+        path, and call `Member.stopped_leading`."""
 
     def follow(self, leader: MemberAddress, epoch: int) -> None:
-        """Connect to this leader, instead of another one."""
+        """Connect to this leader, and disconnect from any other."""
 
     def stop_following(self) -> None:
-        """Acknowledge nothing more, at once."""
+        """Stop acknowledging messages before this call returns."""
 
     def fail(self, error: ReplicationError) -> None:
-        """The member cannot take part. Nothing was changed."""
+        """Stop the process with this error: the member cannot join its node, and has changed
+        nothing."""
 
 
 class Member:
@@ -227,7 +228,7 @@ class Member:
             # Another leader is expected, and has not had its time yet.
             self._missing_epoch = record.epoch
             self._since.pop("leader is missing", None)
-        missing_ns = self._seconds_since("leader is missing")
+        missing_ns = self._ns_since("leader is missing")
         if not record.is_in_sync(self._name, self._identity.incarnation):
             if missing_ns >= 2 * self._identity.lease_ns and "told" not in self._since:
                 self._since["told"] = self._now_ns()
@@ -273,7 +274,7 @@ class Member:
             self._since.pop("entry of another process", None)
             return True
         # A process that has crashed leaves an entry until its lease ends.
-        if self._seconds_since("entry of another process") > 3 * self._identity.lease_ns:
+        if self._ns_since("entry of another process") > 3 * self._identity.lease_ns:
             self._fail(
                 ReplicationError(
                     f"another process runs as member {self._name} of node {self._identity.node}, "
@@ -387,7 +388,7 @@ class Member:
         if self.role is Role.CLAIMING:
             self.role = Role.WAITING
 
-    def _seconds_since(self, condition: str) -> int:
+    def _ns_since(self, condition: str) -> int:
         """Nanoseconds since this condition was first seen."""
         now_ns = self._now_ns()
         return now_ns - self._since.setdefault(condition, now_ns)

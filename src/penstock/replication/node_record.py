@@ -52,7 +52,7 @@ class InSyncMember(msgspec.Struct, frozen=True):
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the record."""
+    """State of a replicated node, as etcd stores it."""
 
     node_uuid: str
     """Random; the data paths of all members contain it, so that a foreign one is recognised."""
@@ -79,7 +79,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a running member can be reached. It disappears soon after the member has stopped."""
+    """Address and state of a running member. etcd deletes this entry soon after the member has
+    stopped."""
 
     member: str
     incarnation: str
@@ -103,7 +104,7 @@ def encode_record(record: NodeRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> NodeRecord:
-    """Raises ReplicationError if the record is not valid, or of a later release."""
+    """Raises ReplicationError if the record is invalid, or was written by a later release."""
     try:
         found_format = msgspec.json.decode(data, type=dict[str, object]).get("format")
         if isinstance(found_format, int) and found_format > FORMAT:
@@ -131,41 +132,44 @@ def create_record(node_uuid: str, member: str, incarnation: str) -> NodeRecord:
 
 
 def add_member(record: NodeRecord, member: str) -> NodeRecord:
-    """A member joins. It is not in sync yet."""
+    """The record with another member, which is not in sync yet."""
     members = tuple(sorted({*record.members, member}))
     return msgspec.structs.replace(record, members=members)
 
 
 def claim_leadership(record: NodeRecord, member: str, incarnation: str) -> NodeRecord:
-    """A member becomes leader, with a new epoch. Raises ReplicationError if it is not in sync."""
+    """The record with this member as leader, in a new epoch. Raises ReplicationError if the member
+    is not in sync."""
     if not record.is_in_sync(member, incarnation):
         raise ReplicationError(f"{member} is not in sync and cannot lead")
     return msgspec.structs.replace(record, leader=member, epoch=record.epoch + 1)
 
 
 def add_in_sync(record: NodeRecord, member: str, incarnation: str) -> NodeRecord:
-    """A follower has caught up."""
+    """The record with this follower in sync."""
     others = tuple(each for each in record.in_sync if each.member != member)
     added = InSyncMember(member, incarnation)
     return msgspec.structs.replace(record, in_sync=(*others, added), is_forced=False)
 
 
 def remove_in_sync(record: NodeRecord, members: frozenset[str]) -> NodeRecord:
-    """Followers no longer have every acknowledged message. The leader is never removed."""
+    """The record with these followers no longer in sync. The leader always stays in sync."""
     removed = members - {record.leader}
     kept = tuple(each for each in record.in_sync if each.member not in removed)
     return msgspec.structs.replace(record, in_sync=kept)
 
 
 def prefer_leader(record: NodeRecord, member: str) -> NodeRecord:
-    """Ask for another leader. It takes over once it is in sync. Raises ReplicationError."""
+    """The record with this member as preferred leader: it takes over once it is in sync. Raises
+    ReplicationError if it is not a member."""
     if member not in record.members:
         raise ReplicationError(f"{member} is not a member; members: {', '.join(record.members)}")
     return msgspec.structs.replace(record, preferred_leader=member)
 
 
 def remove_member(record: NodeRecord, member: str) -> NodeRecord:
-    """Remove a member that will not return. Raises ReplicationError."""
+    """The record without this member, which will not return. Raises ReplicationError if it leads or
+    is not a member."""
     if member not in record.members:
         raise ReplicationError(f"{member} is not a member; members: {', '.join(record.members)}")
     if member == record.leader:
@@ -179,8 +183,9 @@ def remove_member(record: NodeRecord, member: str) -> NodeRecord:
 
 
 def force_leader(record: NodeRecord, member: str, incarnation: str) -> NodeRecord:
-    """Make a member the leader although it may lack acknowledged messages. It alone is in sync
-    then; the others follow it, and cut what it does not have. Raises ReplicationError."""
+    """The record with this member as leader, although it may lack acknowledged messages. Only this
+    member is in sync; the others follow it, and remove the messages that it lacks. Raises
+    ReplicationError if it is not a member."""
     if member not in record.members:
         raise ReplicationError(f"{member} is not a member; members: {', '.join(record.members)}")
     return msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""The answer of `GET /replication`: what a member of a replicated node is and does."""
+"""Schema of the response to `GET /replication`: role, leader and lag of a member."""
 
 import msgspec
 

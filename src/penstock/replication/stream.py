@@ -174,7 +174,8 @@ class Batches(_Message, frozen=True, tag=20):
 
 
 class Journal(_Message, frozen=True, tag=21):
-    """Bytes of a journal file. At position 0 they begin a new file, which replaces the others."""
+    """Bytes of the topic's journal. Position 0 starts a new file of this generation, which replaces
+    the journal files of earlier generations."""
 
     topic: int
     generation: int
@@ -210,7 +211,7 @@ class MetadataFile(_Message, frozen=True, tag=25):
 
 
 class KeepAlive(_Message, frozen=True, tag=26):
-    """The leader is there, and has nothing else to send."""
+    """Heartbeat of the leader, sent when there is no other message to send."""
 
 
 LeaderMessage: TypeAlias = (

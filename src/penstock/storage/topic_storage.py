@@ -308,8 +308,8 @@ def load_segments(
 def _remove_unfinished_files(
     pool: FilePool, folder: str, log_id: bytes, *, lost_power: bool
 ) -> tuple[list[Issue], int]:
-    """Remove unfinished files, and index files without a segment. Returns the issues, and a number
-    above those of the missing messages."""
+    """Remove unfinished files, and index files without a segment. Returns the issues, and the
+    sequence number after the last message of the missing segments; 0 if none is missing."""
     issues: list[Issue] = []
     next_seq = 0
     names = pool.files.list_names(folder)

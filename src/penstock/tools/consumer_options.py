@@ -49,7 +49,7 @@ class ConsumerOptions:
         key=None,
     )
     max_in_flight: int = option(
-        200, INT, "maximum number of unanswered messages", key=None, at_least=1
+        200, INT, "maximum number of messages in flight", key=None, at_least=1
     )
     consumer_opt: tuple[str, ...] = option(
         (),

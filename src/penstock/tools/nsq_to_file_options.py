@@ -47,7 +47,7 @@ class NsqToFileOptions(ConsumerOptions):
     work_dir: str = option(
         "",
         STRING,
-        "folder for incomplete files, on the same file system",
+        "folder for incomplete files, on the file system of -output-dir",
         key=None,
         default_text="the output folder",
     )
