@@ -127,8 +127,8 @@ class Topic:
         return channel
 
     def await_channels(self) -> None:
-        """Holds messages back until `start`, while channels are requested from nsqlookupd: they
-        must get all messages."""
+        """Holds messages back until `start` is called. nsqd calls this while it requests the
+        topic's channels from nsqlookupd, so that these channels get all messages."""
         self.awaits_channels = True
         self._choose_receivers()
 

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.2
     type=DURATION,
     default="5m",
     show_default=True,
-    help="Maximum time to wait; the node continues to drain after it.",
+    help="Maximum time to wait; the node continues to drain afterwards.",
 )
 def command(node: str, *, access: HttpAccess, no_wait: bool, timeout: float) -> None:
     """Take a node out of service without losing a message.

@@ -36,14 +36,14 @@ __all__ = ["command"]
     "start",
     type=LOG_POSITION,
     metavar="POSITION",
-    help="First message.  [default: earliest; with --follow, latest]",
+    help="Position of the first message.  [default: earliest; with --follow, latest]",
 )
 @click.option(
     "--to",
     "end",
     type=LOG_POSITION,
     metavar="POSITION",
-    help="End, exclusive.  [default: latest]",
+    help="Position after the last message.  [default: latest]",
 )
 @click.option("--limit", "-n", type=click.IntRange(min=1), help="Maximum number of messages.")
 @click.option("--follow", "-f", is_flag=True, help="Also print new messages, until Ctrl-C.")

@@ -39,8 +39,20 @@ __all__ = ["command"]
 @click.option("--from-history", is_flag=True, help="Read from nsqd's history instead of a lake.")
 @http_addresses
 @http_access
-@click.option("--from", "start", default="", metavar="TIME", help="Start.  [default: earliest]")
-@click.option("--to", "end", default="", metavar="TIME", help="End, exclusive.  [default: latest]")
+@click.option(
+    "--from",
+    "start",
+    default="",
+    metavar="TIME",
+    help="Start of the time range.  [default: earliest]",
+)
+@click.option(
+    "--to",
+    "end",
+    default="",
+    metavar="TIME",
+    help="End of the time range, exclusive.  [default: latest]",
+)
 @click.option("--where", default="", metavar="SQL", help="Condition that messages must meet.")
 @click.option(
     "--rate", type=click.IntRange(min=1), help="Maximum messages per second.  [default: unlimited]"

@@ -31,8 +31,20 @@ __all__ = ["command"]
     type=TOPIC,
     help="Topic to include; may be repeated.  [default: all]",
 )
-@click.option("--from", "start", default="", metavar="TIME", help="Start.  [default: earliest]")
-@click.option("--to", "end", default="", metavar="TIME", help="End, exclusive.  [default: latest]")
+@click.option(
+    "--from",
+    "start",
+    default="",
+    metavar="TIME",
+    help="Start of the time range.  [default: earliest]",
+)
+@click.option(
+    "--to",
+    "end",
+    default="",
+    metavar="TIME",
+    help="End of the time range, exclusive.  [default: latest]",
+)
 @click.option(
     "--every", type=DURATION, help="Interval of the plots.  [default: for about 100 points]"
 )

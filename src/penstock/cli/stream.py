@@ -66,7 +66,8 @@ SHOWN_MAX = 80
     "--watermark",
     multiple=True,
     metavar="NAME=COLUMN,TIME",
-    help="Event time of a source, and maximum delay, such as 'orders=ts, 10 minutes'.",
+    help="Column with the event time of a source, and the maximum delay of its messages, such as"
+    " 'orders=ts, 10 minutes'.",
 )
 @click.option(
     "--rejects",

@@ -49,14 +49,15 @@ REPLICAS_MAX = 7
     type=click.IntRange(0, 65535),
     default=4150,
     show_default=True,
-    help="TCP port of the first nsqd; HTTP is the next port; further nsqds add 100. 0: any free.",
+    help="TCP port of the first nsqd; HTTP is the next port; the ports of each further nsqd are 100"
+    " higher. 0 for any free ports.",
 )
 @click.option(
     "--lookupd-port",
     type=click.IntRange(0, 65535),
     default=4160,
     show_default=True,
-    help="TCP port of nsqlookupd; HTTP is the next port. 0: any free.",
+    help="TCP port of nsqlookupd; HTTP is the next port. 0 for any free ports.",
 )
 @click.option(
     "--admin-port",

@@ -52,7 +52,7 @@ class ConnectionOwner(Protocol):
         """nsqd has refused a batch. The connection will be lost."""
 
     def writable(self, connection: "Connection") -> None:
-        """The connection is ready for more data, after `is_blocked`."""
+        """`is_blocked` has become False: the connection accepts data again."""
 
     def lost(self, connection: "Connection", unconfirmed: list[AwaitedBatch]) -> None:
         """The connection is closed; nsqd may or may not have stored these batches."""

@@ -99,8 +99,8 @@ class PollPauses:
         self._was_shortened = False
 
     def shorten(self, *, again: bool = True) -> bool:
-        """Begin with the shortest pause. Without `again`, has an effect only once. Returns whether
-        it had one."""
+        """Make the next pause the shortest one. If `again` is False, only the first call has an
+        effect. Returns whether the call had an effect."""
         if self._was_shortened and not again:
             return False
         self._was_shortened = True
@@ -108,7 +108,7 @@ class PollPauses:
         return True
 
     def next_seconds(self) -> float:
-        """The next pause."""
+        """The next pause in seconds. Each call makes the following pause longer."""
         seconds = self._next_seconds
         self._next_seconds = min(seconds * PAUSE_GROWTH, self.interval_seconds)
         return seconds

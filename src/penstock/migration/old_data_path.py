@@ -100,7 +100,7 @@ class OldQueue:
         self._folder = folder
 
     def new_report(self) -> QueueReport:
-        """A report with everything known before reading."""
+        """A report with the problems that can be found without reading the messages."""
         report = QueueReport(self.name, self.meta.depth if self.meta else None)
         for number, name in sorted(self.numbered.items()):
             if number < self._read.file:

@@ -152,7 +152,8 @@ class TopicImport:
                 store.cursors.set_pause_point(held_from if self._topic.entry.paused else None)
 
     def verify(self, data_path: DataPath, wall_ns: int) -> None:
-        """Read everything back, channel by channel. Raises StorageError if it differs."""
+        """Read the imported messages back. Raises StorageError if those of the topic or of a
+        channel differ from the original messages."""
         store, findings = data_path.open_topic(self.name, wall_ns=wall_ns)
         stored, given = _Checksum(), {channel: _Checksum() for channel in store.cursors.progress}
         with closing(store):

@@ -98,7 +98,7 @@ class Histogram:
 
 
 def labels(**values: str) -> str:
-    """Renders labels as they follow a family's name."""
+    """Renders labels in braces, to be appended to the name of a metric."""
     pairs = [f'{name}="{value.translate(_ESCAPED_IN_LABELS)}"' for name, value in values.items()]
     return "{" + ",".join(pairs) + "}"
 

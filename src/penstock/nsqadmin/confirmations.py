@@ -282,7 +282,7 @@ def confirm_seek(row: ChannelRow, position: str, moves: Sequence[Move]) -> Confi
 def _effects_of_committed_seek(
     position: str, ahead: int, uncommitted: int, committed: int
 ) -> list[str]:
-    """Effects on a channel that has no consumers: see `_effects_on_commit_channel`."""
+    """Effects of moving a channel in commit mode, which has no consumers."""
     effects = [
         "This channel stores the position of a job that reads the log, such as a Spark query.",
         f"The committed position moves to {position_text(position)}.",

@@ -402,7 +402,7 @@ class NsqdOptions(DaemonOptions):
         "",
         STRING,
         "names of several replicated nodes, with commas, instead of -node: one process for each,"
-        " with ports 100 higher than the one before; each machine prefers to lead another one",
+        " with ports 100 higher than the one before; each node has a different preferred leader",
     )
     member: str = option(
         "", STRING, "name of this member of the node", default_text="the host name"
@@ -410,8 +410,8 @@ class NsqdOptions(DaemonOptions):
     etcd_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "URL of an etcd server, which decides who leads, such as http://10.0.0.1:2379 (may be given"
-        " multiple times, or with commas)",
+        "URL of a server of etcd, which stores which member leads, such as http://10.0.0.1:2379"
+        " (may be given multiple times, or with commas)",
         flag="etcd",
         key="etcd",
     )
@@ -431,27 +431,27 @@ class NsqdOptions(DaemonOptions):
     cluster_tls: bool = option(
         False,
         BOOL,
-        "encrypt the connections between members: each shows -tls-cert, and the certificate of the"
-        " leader is verified with -tls-root-ca-file",
+        "connect to the leader with TLS: this member sends -tls-cert, and verifies the leader's"
+        " certificate with -tls-root-ca-file",
     )
-    replicas: int = option(3, INT, "number of members that the node is meant to have", at_least=1)
+    replicas: int = option(3, INT, "intended number of members of the node", at_least=1)
     min_in_sync: int = option(
         0,
         INT,
         "number of members that must have a message before it is acknowledged; with fewer,"
-        " publishes are refused; 0 is more than half of -replicas",
+        " publishes are refused; 0 for more than half of -replicas",
         at_least=0,
     )
     replica_timeout_ns: int = option(
         5 * SECOND_NS,
         DURATION,
-        "a follower that has not acknowledged for this long is no longer waited for",
+        "time without an acknowledgement after which the leader no longer waits for a follower",
         at_least=100 * MILLISECOND_NS,
     )
     leader_timeout_ns: int = option(
         5 * SECOND_NS,
         DURATION,
-        "a leader that etcd has not heard from for this long is replaced",
+        "time without a sign of life in etcd after which another member replaces the leader",
         at_least=SECOND_NS,
     )
 

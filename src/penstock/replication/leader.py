@@ -790,7 +790,7 @@ class Leader:
         self.send_soon()
 
     def check_barriers(self) -> None:
-        """Answer those who wait for the followers to have everything."""
+        """End the waits whose data all required followers have acknowledged."""
         if not self._barriers:
             return
         links = [self.links.get(member) for member in self.required]
@@ -810,15 +810,16 @@ class Leader:
                 self._barriers.append(barrier)
 
     def synced(self, topic: Topic) -> None:
-        """The leader has fsynced messages of a topic."""
+        """To be called when the leader has fsynced messages of a topic: confirm them if the
+        followers have them."""
         assert topic.store is not None
         replicated = self._by_store.get(topic.store)
         if replicated is not None:
             self.update_watermark(replicated)
 
     def _fail_late_waiters(self, now_ns: int) -> None:
-        """Refuse publishes that were not confirmed for a long time: a follower does not answer, and
-        etcd neither, so that it cannot be removed."""
+        """Refuse publishes that were not confirmed for a long time. This happens if a follower does
+        not answer, and cannot be removed because etcd does not answer either."""
         for topic in self.topics.values():
             if topic.waiters and now_ns - topic.waiters[0].since_ns > 2 * self.settings.timeout_ns:
                 self._fail_waiters(topic, NotInSyncError(_NO_ANSWER))
@@ -872,7 +873,7 @@ class Leader:
         self._on_damage(store.name)
 
     def metadata_written(self, content: bytes) -> None:
-        """nsqd.dat was written."""
+        """Send the new content of nsqd.dat to all followers."""
         self.metadata = content
         for link in self._streaming:
             link.send_metadata(content)

@@ -41,7 +41,8 @@ class Retention(NamedTuple):
         return first_timestamp_ns + share_ns <= wall_ns
 
     def limit_segment_bytes(self, max_bytes: int) -> int:
-        """Maximum size of a segment."""
+        """Maximum size of a segment: `max_bytes`, or less if retention by size is set, because
+        only whole segments are deleted."""
         if self.size_bytes is None:
             return max_bytes
         return min(max_bytes, max(self.size_bytes // _SEGMENT_SHARE, _SEGMENT_BYTES_MIN))

@@ -146,7 +146,7 @@ class MemberProcess(NsqdProcess):
         return [*self._prefix, *super()._command()]
 
     def _is_ready(self) -> bool:
-        """A follower serves only HTTP."""
+        """Whether HTTP is served: leaders and followers serve it, but only leaders serve TCP."""
         if "HTTP: listening on" in self.log:
             return True
         exit_code = self._running().poll()

@@ -75,12 +75,12 @@ def read_history(
 
 
 def body_line(message: HistoryLine) -> bytes:
-    """Only the body."""
+    """The body of a message as a line of output."""
     return message.body_bytes + b"\n"
 
 
 def json_line(message: HistoryLine) -> bytes:
-    """The JSON of nsqd."""
+    """The JSON that nsqd has sent for a message, as a line of output."""
     return message.line + b"\n"
 
 

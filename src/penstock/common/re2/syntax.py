@@ -241,7 +241,8 @@ class _Parser:
         return Sequence(parts)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """Parse a repetition (minimum, maximum); None if there is none here."""
+        """Parse a repetition, such as `*` or `{2,5}`. Returns its minimum and maximum, or None if
+        the pattern does not continue with a repetition."""
         if self._peek() in _REPEATS:
             return _REPEATS[self._next("")]
         counts = self._take(_COUNTS)

@@ -31,8 +31,8 @@ C = TypeVar("C", bound=ReusableConnection)
 
 
 class IdleConnections(Generic[C]):
-    """At most `per_server_max` connections per server, each for at most IDLE_SECONDS. Threads may
-    share the object. A process that was forked starts without connections."""
+    """Keeps idle connections for reuse: at most `per_server_max` per server, each for at most
+    IDLE_SECONDS. Threads may share the object. A forked process starts without connections."""
 
     def __init__(self, per_server_max: int = IDLE_PER_SERVER_MAX) -> None:
         self._per_server_max = per_server_max
