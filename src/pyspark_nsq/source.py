@@ -164,8 +164,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets.
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 (Spark's name, as are those below)
-        """Start of a new query. Requires all nodes, unless it starts at the earliest messages:
-        nodes that appear later are read from there anyway."""
+        """Offsets at which a new query starts. Raises NotConnectedError if a node does not respond,
+        except if the query starts at the earliest messages: then that node can be added later,
+        because new nodes are read from their earliest message."""
         snapshot = self._running_catalog().snapshot(fresh=True)
         snapshot.require_answer()
         if snapshot.failures and self._options.starting != EARLIEST:

@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _cluster_options(function: F) -> F:
-    """Add the options for the cluster, and pass `nodes` instead of them."""
+    """Add the options for etcd and the cluster; the function gets `nodes` instead of them."""
 
     @wraps(function)
     def with_nodes(
@@ -117,7 +117,7 @@ def _etcd_config(
 def command() -> None:
     """Show and administer replicated nodes.
 
-    etcd knows the members of every node, and which of them leads.
+    The commands read the members and the leader of every node from etcd.
     """
 
 

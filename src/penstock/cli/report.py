@@ -52,7 +52,8 @@ __all__ = ["command"]
     "--event-time",
     default="",
     metavar="SQL",
-    help="Event time, such as value.ts; adds the delay until publication.",
+    help="SQL expression of the event time, such as value.ts; the report then shows the delay from"
+    " event to publication.",
 )
 @click.option(
     "--out",

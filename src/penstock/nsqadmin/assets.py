@@ -64,7 +64,7 @@ class Assets:
         return Response(asset.content, headers=headers)
 
     def _read_all(self) -> dict[str, _Asset]:
-        """Raises ConfigError."""
+        """Read all files of the folder. Raises ConfigError if that fails."""
         if not self._folder.is_dir():
             raise ConfigError(f"--dev-static-dir: {self._folder} is not a folder")
         try:

@@ -37,10 +37,10 @@ class Following:
         silence_seconds: float,
         tls: ReloadableContext | None,
     ) -> None:
-        """`new_hello` returns the first message for a leader of this epoch. `copy` is the data
-        path, if it is open already. `on_damage` is called if it turns out to be damaged when it is
-        opened. Data is fsynced at least every `sync_seconds`. A leader that sends nothing for
-        `silence_seconds` is given up, and connected to again."""
+        """`new_hello` returns the first message for a leader of the given epoch. `copy` is the data
+        path, if it is open already; otherwise it is opened later, and `on_damage` is called if it
+        is damaged. Data is fsynced at least every `sync_seconds`. If the leader sends nothing for
+        `silence_seconds`, the connection is closed and made again."""
         self._path = path
         self._tls = tls
         self._log = log
@@ -64,7 +64,7 @@ class Following:
 
     @property
     def leader(self) -> MemberAddress | None:
-        """The leader that is followed."""
+        """Address of the current leader; None if no leader is followed."""
         return self._target[0] if self._target is not None else None
 
     @property
@@ -166,7 +166,8 @@ class Following:
             connecting.cancel()
 
     async def _until_closed(self, stream: LeaderStream) -> Exception | None:
-        """Wait for the end of the connection, and fsync meanwhile."""
+        """Wait for the end of the connection, and fsync periodically until then. Returns the error
+        that has ended it, if any."""
         while True:
             await asyncio.wait([stream.closed], timeout=self._sync_seconds)
             if stream.closed.done():

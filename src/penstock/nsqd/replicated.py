@@ -108,7 +108,7 @@ async def serve_member(
 
 
 class ReplicatedNsqd:
-    """One member. Implements `MemberActions`."""
+    """One member of a replicated node: runs nsqd while it leads. Implements `MemberActions`."""
 
     def __init__(
         self,
@@ -333,7 +333,8 @@ class ReplicatedNsqd:
         self.nsqd = self._leader = None
 
     async def _send_rest(self, nsqd: Nsqd) -> None:
-        """Give the followers the progress of the channels before this member stops leading."""
+        """Save the progress of the channels, and wait until the followers have it, before this
+        member stops leading."""
         leader = self._leader
         if leader is None or leader.is_stopped:
             return
@@ -414,9 +415,9 @@ class ReplicatedNsqd:
         )
 
     def _renew_incarnation(self, stored: MemberFile, format_file: FormatFile) -> MemberFile:
-        """If the copy may lack acknowledged messages, take a new incarnation: the member is then
-        not in sync, and cannot lead, until the leader says so. If the machine went down, writes
-        that were not fsynced are lost; damage is fetched again from the leader."""
+        """Open the copy. If it may lack acknowledged messages, because it is damaged or because the
+        machine went down before an fsync, the member takes a new incarnation: it is then not in
+        sync, and cannot lead, until it has fetched the missing data from the leader."""
         renewed = msgspec.structs.replace(stored, incarnation=secrets.token_hex(8))
         current = stored
         shutdown = format_file.last_shutdown(self._files.boot_id())
@@ -525,7 +526,7 @@ class ReplicatedNsqd:
         return exposition(chain(process, replication_metrics(self.status())))
 
     def status(self) -> ReplicationStatus:
-        """What `/replication` shows."""
+        """Content of the response to `GET /replication`."""
         return collect_status(
             self._options,
             self._identity.member,
@@ -539,7 +540,8 @@ class ReplicatedNsqd:
     # Small things
 
     def _reload_on_hangup(self) -> None:
-        """At SIGHUP, read again the files of the current role, and those of a later one."""
+        """Make SIGHUP read certificates and tokens again: those in use, and those that are needed
+        when the role changes."""
         reloads = self.nsqd.reloads() if self.nsqd is not None else {}
         if self._options.tls_cert:
             reloads.setdefault("certificates", self._check_certificates)
@@ -565,7 +567,7 @@ class ReplicatedNsqd:
             self._leader.tick()
 
     async def _check_etcd(self) -> None:
-        """etcd has not answered since the start: fail with the reason."""
+        """To be called if etcd has not answered since the start: fail with the reason."""
         try:
             await read_cluster(self._etcd, self._options.cluster)
         except ReplicationError as error:

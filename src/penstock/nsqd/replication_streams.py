@@ -90,7 +90,7 @@ class FirstBytes(asyncio.Protocol):
 
 
 class FollowerStream(asyncio.Protocol):
-    """The leader's end: one follower. Implements `FollowerConnection`."""
+    """The leader's end of a stream, for one follower. Implements `FollowerConnection`."""
 
     def __init__(self, leader: Leader, log: Logger) -> None:
         self.can_send = True
@@ -134,8 +134,8 @@ class FollowerStream(asyncio.Protocol):
 
 
 class LeaderStream(asyncio.Protocol):
-    """The follower's end. Implements `LeaderConnection`. `closed` is done when the connection has
-    ended, with the reason."""
+    """The follower's end of a stream. Implements `LeaderConnection`. When the connection has ended,
+    the result of the future `closed` is the reason."""
 
     def __init__(self, new_follower: Callable[["LeaderStream"], Follower]) -> None:
         self.closed: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()

@@ -187,7 +187,7 @@ class ClientView(Protocol):
 
     @property
     def subscriber(self) -> Subscriber | None:
-        """The connection's subscription, if it has one."""
+        """The connection's subscription; None if it has none."""
 
     @property
     def publish_counts(self) -> dict[str, int]:
@@ -195,11 +195,11 @@ class ClientView(Protocol):
 
     @property
     def authorizations(self) -> Authorizations | None:
-        """Its permissions, if it has authenticated."""
+        """Permissions of the client; None if it has not authenticated."""
 
     @property
     def tls(self) -> TlsInfo | None:
-        """TLS parameters, if it is encrypted."""
+        """TLS parameters of the connection; None without TLS."""
 
 
 def collect(

@@ -234,8 +234,8 @@ class _TopicArchive:
             self._files_merged += self._compaction.run(commits.hours())
 
     def _with_log_ids(self, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
-        """Replace node ids by log ids in the state of the lake and in the offsets of a batch, as
-        the source does. Node ids of unreachable nodes remain."""
+        """Replace node ids, which earlier versions have stored, by log ids in the state of the lake
+        and in the offsets of a batch. Node ids of unreachable nodes remain."""
         known = {LogKey(self.topic, log_id): seq for log_id, seq in self._next_seqs.items()}
         if not any(key.is_node_id for key in (*known, *start, *end)):
             return start, end

@@ -15,7 +15,7 @@ __all__ = ["CatchUp", "compare_segments"]
 
 
 class CatchUp(NamedTuple):
-    """What has to change in the follower's copy of a log."""
+    """Differences between the leader's log and the follower's copy of it."""
 
     cuts: list[tuple[int, int]]
     """Segments whose bytes from a position on were never acknowledged: first number, position."""
@@ -28,7 +28,7 @@ class CatchUp(NamedTuple):
 
 
 def compare_segments(leader: Sequence[SegmentState], follower: Sequence[SegmentState]) -> CatchUp:
-    """Compare the segments of one log. Both lists are in the order of the numbers."""
+    """Compare the segments of one log. Both lists are sorted by first number."""
     of_leader = {each.first_seq: each for each in leader}
     cuts: list[tuple[int, int]] = []
     trimmed: list[int] = []
@@ -53,8 +53,8 @@ def compare_segments(leader: Sequence[SegmentState], follower: Sequence[SegmentS
 
 
 def _is_trimmed(segment: SegmentState, leader: Sequence[SegmentState]) -> bool:
-    """Whether the leader had a segment that the follower still has. If the leader has other
-    messages with its numbers, or none up to them, it never had the segment."""
+    """Whether the leader has trimmed a segment that the follower still has. The leader has never
+    had the segment if it has other messages with these numbers, or if its log ends before them."""
     if not leader or segment.first_seq >= leader[-1].next_seq:
         return False
     return not any(

@@ -17,7 +17,8 @@ __all__ = ["ClusterView", "Coordinator", "ViewListener", "WriteResult"]
 
 
 class ClusterView(NamedTuple):
-    """What the service knows about one node. Views arrive in the order of their revisions."""
+    """Data of the coordination service about one node. Views arrive in the order of their
+    revisions."""
 
     record: NodeRecord | None
     """None if the node has never had a leader."""
@@ -37,13 +38,15 @@ class WriteResult(Enum):
 
 
 class ViewListener(Protocol):
-    """Receives what the service reports."""
+    """Callbacks for changes and errors that the coordination service reports."""
 
     def on_view(self, view: ClusterView) -> None:
-        """The record or the set of running members has changed, or the connection was made."""
+        """Called with a new view after a change of the record or of the set of running members, and
+        after each connection."""
 
     def on_connection(self, *, is_connected: bool) -> None:
-        """The connection to the service was made or lost. While it is lost, views may be old."""
+        """Called when the connection to the service was made or lost. Without a connection, the
+        last view may be out of date."""
 
     def on_error(self, error: ReplicationError) -> None:
         """The service cannot be used, and waiting does not help: it rejects the user or the
@@ -52,7 +55,7 @@ class ViewListener(Protocol):
 
 
 class Coordinator(Protocol):
-    """A connection to the service, for one node."""
+    """A connection to the coordination service, for one node."""
 
     def start(self, listener: ViewListener) -> None:
         """Start to watch. The listener gets a view soon, and then one after each change."""
@@ -60,8 +63,8 @@ class Coordinator(Protocol):
     def write(
         self, record: NodeRecord, expected_revision: int, done: Callable[[WriteResult], None]
     ) -> None:
-        """Store the record if its revision is still the expected one; 0 expects that there is
-        none."""
+        """Store the record if the stored one has the expected revision; 0 if no record may exist.
+        `done` is called with the result."""
 
     def announce(self, address: MemberAddress) -> None:
         """Keep an entry for this member until `close`, or replace its content. If another process

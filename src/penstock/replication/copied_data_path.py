@@ -92,7 +92,7 @@ _INDEX_SPACING_BYTES = 16 * 1024 * 1024
 
 
 class CopyFsync:
-    """Fsyncs what was written to the copy; `run` may be called in any thread."""
+    """An fsync of the data that was written to the copy; `run` may be called in any thread."""
 
     def __init__(
         self,
@@ -251,8 +251,8 @@ class CopiedDataPath:
         return copy
 
     def start_stream(self) -> list[HaveTopic]:
-        """A connection to a leader begins: forget what an earlier one has left incomplete. Returns
-        what the copy contains."""
+        """To be called when a connection to a leader begins. Discards incomplete batches and
+        records of an earlier connection. Returns the topics of the copy."""
         self._by_number.clear()
         for topic in self._topics.values():
             topic.batches_rest = _Rest()
@@ -260,7 +260,7 @@ class CopiedDataPath:
         return self.topics()
 
     def topics(self) -> list[HaveTopic]:
-        """What the copy contains."""
+        """The topics of the copy, with the state of their files."""
         return [topic.state() for topic in self._topics.values()]
 
     @property
@@ -312,8 +312,8 @@ class CopiedDataPath:
         return job
 
     def end_sync(self, job: CopyFsync, error: OSError | None) -> None:
-        """Apply the result of an fsync. Raises StorageError if it failed: what is on the disk is
-        then unknown, so the copy must be opened again."""
+        """Apply the result of an fsync. Raises StorageError if the fsync failed: the content of the
+        disk is then unknown, so the copy must be opened again."""
         self._is_syncing = False
         job.release()
         if error is not None:
@@ -406,8 +406,9 @@ class CopiedDataPath:
             self._loaded.add(segment)
 
     def _drop_invalid_end(self, segment: Segment, size: int, *, is_damage: bool) -> None:
-        """Truncate what is not a valid batch; the leader sends it again. It is damage unless an
-        interrupted write explains it: the copy may then lack acknowledged messages."""
+        """Truncate the segment after its last valid batch; the leader sends the rest again.
+        `is_damage` is False if an interrupted write explains the invalid bytes; otherwise the copy
+        may lack acknowledged messages."""
         file = segment.handle.open()
         rest = file.read(segment.end, size - segment.end)
         if rest.strip(b"\0"):
@@ -523,7 +524,7 @@ class CopiedDataPath:
         topic.batches_rest.keep(message.first_seq, data[end:])
 
     def _start_of_batches(self, segment: Segment, data: bytes) -> int:
-        """Where the batches of a new segment begin: after the header, or at 0 in format 1."""
+        """Position of the first batch of a new segment: after the header, or 0 in format 1."""
         header = maybe_segment_header(data)
         if header is None:
             if len(data) >= SEGMENT_HEADER_BYTES:

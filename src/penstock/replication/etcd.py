@@ -169,7 +169,8 @@ class EtcdCoordinator:
 
     def _check_identity(self, found: RangeResponse) -> None:
         """Raises EtcdError if this is not the etcd that was used before. Older data, such as a
-        restored backup, may name a former leader, and would give its epoch away a second time."""
+        restored backup, may name a former leader; the next leader would then get an epoch that was
+        used before."""
         header = found.header
         if self._cluster_id not in ("", header.cluster_id):
             text = f"etcd at {self._client.endpoint} belongs to another etcd cluster than before"
@@ -307,7 +308,7 @@ class _MemberEntry:
         self._wake_up.set()
 
     def retry_now(self) -> None:
-        """etcd can be reached again."""
+        """Retry at once, because etcd can be reached again."""
         self._retry_delay.reset()
         self._wake_up.set()
 
@@ -365,7 +366,7 @@ class _MemberEntry:
             )
 
     async def _update(self) -> None:
-        """Do what is due. Raises EtcdError."""
+        """Renew the lease or create one, and store the entry, if necessary. Raises EtcdError."""
         now = asyncio.get_running_loop().time
         if self._lease and now() >= self._renew_at:
             renew_at = now() + self._lease_seconds / 3

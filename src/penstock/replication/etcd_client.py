@@ -60,7 +60,7 @@ class LeaseExpiredError(EtcdError):
 
 @dataclass(frozen=True, slots=True)
 class EtcdConfig:
-    """How to reach etcd."""
+    """Endpoints and credentials of etcd."""
 
     endpoints: tuple[str, ...]
     """URLs of the servers, such as http://10.0.0.1:2379."""
@@ -209,7 +209,7 @@ class EtcdClient:
         raise EtcdError("; ".join(reasons))
 
     async def read_key(self, key: str) -> KeyValue | None:
-        """Raises EtcdError."""
+        """The value of a key; None if the key does not exist. Raises EtcdError."""
         found = await self._call("/v3/kv/range", {"key": _encode(key)}, RangeResponse, resource=key)
         return found.kvs[0] if found.kvs else None
 
@@ -290,7 +290,8 @@ class EtcdClient:
     async def _call(
         self, path: str, request: Mapping[str, object], type: type[T], *, resource: str = ""
     ) -> T:
-        """`resource` names the keys in the error that the access is denied."""
+        """Send a request to the current endpoint. `resource` names the keys in the error for denied
+        access."""
         endpoint = self.endpoint
         try:
             reply = await self._post(endpoint, path, request, await self._authorization(endpoint))
@@ -312,7 +313,7 @@ class EtcdClient:
         return (("Authorization", self._token),) if self._token else ()
 
     async def _authenticate(self, endpoint: str) -> str:
-        """A token; empty if etcd has no authentication."""
+        """Log in to etcd and return a token; empty if etcd has no authentication."""
         request = {"name": self._config.user, "password": self._config.password}
         reply = await self._post(endpoint, "/v3/auth/authenticate", request, ())
         if reply.status == 200:

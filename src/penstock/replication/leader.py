@@ -85,7 +85,7 @@ class FollowerConnection(Protocol):
 
 
 class LeaderSettings(NamedTuple):
-    """What a leader is."""
+    """Identity and options of a leader."""
 
     cluster: str
     node: str
@@ -93,7 +93,7 @@ class LeaderSettings(NamedTuple):
     epoch: int
     token: str
     must_sync: bool
-    """A member has a message once it has fsynced it."""
+    """Whether a message counts for a member only after the member has fsynced it."""
     min_in_sync: int
     """With fewer members in sync, publishes are refused."""
     timeout_ns: int
@@ -101,7 +101,8 @@ class LeaderSettings(NamedTuple):
     replicas: int = 1
     """Number of members that the node is meant to have."""
     preferred_rank: int | None = None
-    """Once the node has all its members, the one at this place of the sorted list should lead."""
+    """Position of the preferred leader in the sorted list of members, once the node has
+    `replicas` members; None for no preference."""
 
 
 class _Waiter(NamedTuple):
@@ -146,8 +147,8 @@ class LedTopic:
 
 
 class _FilePosition(NamedTuple):
-    """How much of a log or a journal was sent: of the current file, up to `position`. The file is a
-    segment, named by its first number, or a generation of the journal."""
+    """How much of a log or a journal was sent: all earlier files, and `file` up to `position`.
+    `file` is the first number of a segment, or the generation of a journal."""
 
     file: int
     position: int
@@ -199,12 +200,12 @@ class FollowerLink:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the follower lacks anything that was not sent yet."""
+        """Whether the leader has data for the follower that was not sent yet."""
         return bool(self._unsent_logs or self._unsent_journals)
 
     @property
     def has_everything(self) -> bool:
-        """Whether the follower has acknowledged everything."""
+        """Whether the follower has acknowledged all data of the leader."""
         return self.is_streaming and not self.has_unsent and not self._unacked
 
     @property
@@ -346,7 +347,8 @@ class FollowerLink:
         self._unsent_logs[topic] = self._unsent_journals[topic] = None
 
     def _sent_journal(self, topic: LedTopic, found: JournalState | None) -> _FilePosition:
-        """How much of the current journal the follower has; all or nothing of its beginning."""
+        """How much of the current journal the follower has. If the follower's bytes differ from the
+        leader's, the journal is sent from position 0."""
         cursors = topic.store.cursors
         generation = cursors.generation
         if found is None or found.generation != generation or found.end > cursors.journal_end:
@@ -376,7 +378,7 @@ class FollowerLink:
         self._send(MetadataFile(content))
 
     def send_more(self) -> None:
-        """Send what the follower lacks, as far as the connection takes it."""
+        """Send data that the follower lacks, while the write buffer has room."""
         budget = _TURN_BYTES
         while self._unsent_logs and budget > 0 and self._connection.can_send:
             topic = next(iter(self._unsent_logs))
@@ -403,7 +405,8 @@ class FollowerLink:
             self._send(settings)
 
     def _send_log(self, topic: LedTopic) -> int:
-        """Send one piece of a log, and return its size. A log with more comes again later."""
+        """Send one piece of a log, and return its size. If more is unsent, the log is queued again
+        behind the other topics."""
         log = topic.store.log
         sent = self._logs.get(topic)
         if sent is None:
@@ -447,8 +450,8 @@ class FollowerLink:
         return len(data)
 
     def _note(self, topic: LedTopic, next_seq: int) -> None:
-        """With what was sent so far, the follower has all messages of the topic below
-        `next_seq`."""
+        """Record that the follower has all messages of the topic below `next_seq` once it has
+        acknowledged everything sent so far."""
         if self._unacked:
             noted = self._unacked[-1]._replace(topic=topic, next_seq=next_seq, size=0)
             self._unacked.append(noted)
@@ -549,7 +552,8 @@ class Leader:
         self._change_in_sync()
 
     def tick(self) -> None:
-        """To be called several times a second."""
+        """Send heartbeats, find late followers and fail late publishes. To be called several times
+        a second."""
         now_ns = self.now_ns()
         for link in tuple(self.links.values()):
             link.tick(now_ns)
@@ -661,7 +665,7 @@ class Leader:
     # Followers
 
     def reason_to_refuse(self, hello: Hello) -> str:
-        """Why a follower may not follow; empty if it may."""
+        """The reason to refuse a follower; empty if the leader accepts it."""
         settings = self.settings
         if hello.version != STREAM_VERSION:
             return f"the stream has version {STREAM_VERSION}, not {hello.version}"
@@ -693,7 +697,7 @@ class Leader:
         self._streaming = (*self._streaming, link)
 
     def link_closed(self, link: FollowerLink) -> None:
-        """The connection of a follower was closed."""
+        """Remove the closed connection of a follower."""
         self._streaming = tuple(each for each in self._streaming if each is not link)
         if self.links.get(link.member) is link:
             del self.links[link.member]

@@ -151,7 +151,7 @@ class Member:
         self._decide()
 
     def stopped_leading(self) -> None:
-        """The owner has stopped the leader."""
+        """To be called by the owner when `MemberActions.stop_leading` is done."""
         if self.role is Role.STEPPING_DOWN:
             self.role = Role.WAITING
             self._decide()
@@ -223,7 +223,7 @@ class Member:
             self._claim(record, view.revision)
 
     def _may_claim(self, record: NodeRecord, leader: MemberAddress | None) -> bool:
-        """Whether this member is in sync, and has waited long enough."""
+        """Whether this member is in sync, and the leader has been missing long enough."""
         if record.epoch != self._missing_epoch:
             # Another leader is expected, and has not had its time yet.
             self._missing_epoch = record.epoch
@@ -284,7 +284,8 @@ class Member:
         return False
 
     def _belongs_to(self, record: NodeRecord) -> bool:
-        """Whether the data path belongs to this node, or is empty. Fails otherwise."""
+        """Whether the data path belongs to this node, or is empty. Otherwise calls
+        `MemberActions.fail`."""
         if self._node_uuid == record.node_uuid:
             return True
         node = self._identity.node

@@ -17,7 +17,7 @@ MEMBER_NAME = "penstock.member"
 
 
 class MemberFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the file."""
+    """Content of `penstock.member`."""
 
     cluster: str
     node: str
@@ -28,7 +28,7 @@ class MemberFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_member_file(files: Files, folder: str) -> MemberFile | None:
-    """Read the file of a data path; None if there is none. Raises DataPathError."""
+    """Read `penstock.member` in a data path; None if it does not exist. Raises DataPathError."""
     path = f"{folder}/{MEMBER_NAME}"
     try:
         with contextlib.closing(files.open(path, "read")) as file:

@@ -69,7 +69,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     def is_in_sync(self, member: str, incarnation: str) -> bool:
-        """Whether a member may become leader."""
+        """Whether a member is in sync with this incarnation, so that it may become leader."""
         return InSyncMember(member, incarnation) in self.in_sync
 
     @property

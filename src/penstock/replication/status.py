@@ -37,7 +37,7 @@ class FollowingStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A member, and the record of its node as the member knows it."""
+    """State of a member, and the record of its node in the member's last view."""
 
     cluster: str
     node: str

@@ -103,13 +103,13 @@ class Hello(_Message, frozen=True, tag=1):
     member: str
     incarnation: str
     epoch: int
-    """The highest that the follower knows. A leader of a lower epoch has been replaced."""
+    """The highest epoch that the follower knows. A leader of a lower epoch has been replaced."""
     token: str
     version: int
 
 
 class HaveTopic(_Message, frozen=True, tag=2):
-    """A topic that the follower has."""
+    """A topic of the follower's copy, and the state of its files."""
 
     name: str
     log_id: bytes
@@ -118,11 +118,11 @@ class HaveTopic(_Message, frozen=True, tag=2):
 
 
 class HaveAll(_Message, frozen=True, tag=3):
-    """All topics were sent."""
+    """End of the list of topics: the follower has sent `HaveTopic` for each."""
 
 
 class Ack(_Message, frozen=True, tag=4):
-    """All messages up to `position` are applied."""
+    """The follower has applied all messages up to `position`."""
 
     position: int
 
@@ -134,7 +134,7 @@ FollowerMessage: TypeAlias = Hello | HaveTopic | HaveAll | Ack
 
 
 class Welcome(_Message, frozen=True, tag=16):
-    """The follower may follow."""
+    """The leader accepts the follower."""
 
     epoch: int
     must_sync: bool
@@ -142,14 +142,15 @@ class Welcome(_Message, frozen=True, tag=16):
 
 
 class Refuse(_Message, frozen=True, tag=17):
-    """The follower may not follow."""
+    """The leader refuses the follower, and closes the connection."""
 
     reason: str
     epoch: int
 
 
 class OpenTopic(_Message, frozen=True, tag=18):
-    """Messages with this number are about this topic, which the follower creates if necessary."""
+    """Assigns a number to a topic; the following messages name the topic by this number. The
+    follower creates the topic if its copy lacks it."""
 
     topic: int
     name: str
@@ -165,7 +166,8 @@ class CutSegment(_Message, frozen=True, tag=19):
 
 
 class Batches(_Message, frozen=True, tag=20):
-    """Bytes of a segment. The last batch may be incomplete; the rest follows."""
+    """Bytes of a segment. If the last batch is incomplete, the next message about this segment
+    begins with the rest of it."""
 
     topic: int
     first_seq: int

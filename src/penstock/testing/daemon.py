@@ -64,7 +64,7 @@ class DaemonProcess(ABC):
     serves_tcp: ClassVar[bool] = True
 
     def __init__(self, flags: Sequence[str], log_fd: int, program: Sequence[str] = ()) -> None:
-        """`program` is the start of the command, if it is not that of Penstock."""
+        """`program` replaces the program at the start of the command; empty for Penstock's."""
         self.tcp_address = ""
         self.http_address = ""
         self._flags = flags
@@ -107,14 +107,15 @@ class DaemonProcess(ABC):
         self._log_fd = None
 
     def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stop it cleanly; fails if the exit code is not 0."""
+        """Stop the daemon with a signal and wait for its end. Raises AssertionError if the exit
+        code is not 0."""
         self.close_clients()
         self.send_signal(number)
         exit_code = self.wait()
         assert exit_code == 0, f"{self.program} ended with exit code {exit_code}:\n{self.log}"
 
     def restart(self) -> None:
-        """Stop it cleanly if it is running, then start it."""
+        """Start the daemon. If it is running, stop it cleanly first."""
         if self.is_running:
             self.terminate()
         self.start()
