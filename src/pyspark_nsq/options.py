@@ -180,7 +180,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
-        """Raises ConfigError."""
+        """Parse the options of a sink. Raises ConfigError if an option is unknown or invalid."""
         parser = OptionParser(given, (*_ACCESS, *_SINK))
         return cls(
             access=parser.access(),

@@ -226,13 +226,13 @@ class Cluster:
     def get_nsqd(
         self, address: str, path: str, args: Mapping[str, str], type: type[T]
     ) -> Awaitable[T]:
-        """Raises HttpRequestError when awaited."""
+        """The decoded response of an nsqd. Raises HttpRequestError when awaited."""
         return self.http.get_json(api_url(address, path, args), type, headers=self.headers)
 
     def get_lookupd(
         self, address: str, path: str, args: Mapping[str, str], type: type[T]
     ) -> Awaitable[T]:
-        """Raises HttpRequestError when awaited."""
+        """The decoded response of an nsqlookupd. Raises HttpRequestError when awaited."""
         return self.http.get_json(api_url(address, path, args), type)
 
     async def _is_penstock(self, address: str) -> bool:

@@ -97,7 +97,7 @@ class NsqdApi:
     # History.
 
     async def topic_log(self, topic: str) -> TopicLogResponse:
-        """Raises HttpRequestError."""
+        """The log of a topic: its id and its range of sequence numbers. Raises HttpRequestError."""
         reply = await self.send("GET", "/topic/log", {"topic": topic})
         return self._decode(reply, TopicLogResponse)
 

@@ -64,7 +64,7 @@ REPLICAS_MAX = 7
     type=click.IntRange(0, 65535),
     default=4171,
     show_default=True,
-    help="HTTP port of nsqadmin. 0: any free.",
+    help="HTTP port of nsqadmin. 0 for any free port.",
 )
 @click.option("--no-admin", is_flag=True, help="Do not start nsqadmin.")
 @click.option(

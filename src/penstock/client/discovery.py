@@ -143,7 +143,7 @@ class _Poller:
                 answered()
 
     async def ask(self) -> None:
-        """Raises HttpRequestError."""
+        """Send one request to nsqlookupd, and update `addresses`. Raises HttpRequestError."""
         began, asked_index = time.monotonic(), self._index
         headers = request_headers(self._config)
         reply = await self._http.fetch("GET", self._url + self._wait_args(), headers=headers)

@@ -43,7 +43,8 @@ _FOLLOW_SECONDS = 0.01
 
 
 class HistoryStreams:
-    """The streams of all clients."""
+    """Reads history for all clients: limits the number of open streams, and owns the threads that
+    read the files."""
 
     def __init__(self) -> None:
         self._open = 0

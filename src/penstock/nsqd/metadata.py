@@ -112,17 +112,17 @@ def restore(folder: str | Path, broker: Broker, log: Logger, files: Files = _REA
 
 
 def render(topics: Iterable[Topic]) -> bytes:
-    """The file's content for these topics."""
+    """Content of nsqd.dat for these topics, without ephemeral ones."""
     return encode([_entry_of(topic) for topic in topics if not topic.ephemeral])
 
 
 def encode(topics: list[TopicEntry]) -> bytes:
-    """The file's content for these entries."""
+    """Content of nsqd.dat for these entries."""
     return msgspec.json.encode(Metadata(topics=topics or None, version=NSQ_VERSION))
 
 
 def read(folder: str | Path, files: Files = _REAL_FILES) -> Metadata:
-    """Reads the file of a data path; empty if there is none. Raises DataPathError."""
+    """Reads nsqd.dat in a data path; empty if the file does not exist. Raises DataPathError."""
     path = f"{folder}/{METADATA_NAME}"
     try:
         with contextlib.closing(files.open(path, "read")) as file:

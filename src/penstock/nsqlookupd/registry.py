@@ -388,8 +388,8 @@ class Registry:
     # Keys.
 
     def _check_limits(self, topic: str, channel: str) -> None:
-        """Raises LimitReachedError if a key that is missing cannot be created. Keys outlive their
-        producers, so without limits a client could fill the memory."""
+        """Raises LimitReachedError if a new topic or channel would exceed a limit. Topics and
+        channels outlive their producers, so without limits a client could fill the memory."""
         if 0 < self._max_topics <= len(self._topics) and topic not in self._topics:
             raise LimitReachedError(f"too many topics, the limit is {self._max_topics}")
         channels = self._channels.get(topic, ())

@@ -233,7 +233,8 @@ class NsqdConnection(asyncio.Protocol):
         return lookup_v1.response(self._identify_response(self._node_id_fields(self._producer)))
 
     def _node_id_fields(self, producer: RegisteredProducer) -> dict[str, object]:
-        """The node ids of the other nsqds, for an nsqd that sends its own; NSQ's does not."""
+        """Fields of the response to IDENTIFY with the node ids of the other nsqds; empty if this
+        nsqd has sent no node id, as NSQ's nsqd."""
         if producer.info.node_id is None:
             return {}
         used = self._registry.used_node_ids(producer)

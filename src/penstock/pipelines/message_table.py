@@ -75,7 +75,8 @@ class MessageTable:
     ends: dict[str, int]
 
     def by_node(self) -> "MessageTable":
-        """The messages that an earlier version has seen, with node ids in the column `log`."""
+        """The same messages with node ids in the column `log`, as in offsets that a version without
+        log ids has stored. Messages that were archived later, with a log id, are left out."""
         table = self.table
         if "date" in table.columns:  # a lake: the others were archived later
             table = table.where(sql.length("log") < _LOG_ID_DIGITS)

@@ -325,7 +325,7 @@ class EtcdClient:
     async def _post(
         self, endpoint: str, path: str, request: Mapping[str, object], headers: Headers
     ) -> HttpReply:
-        """Raises HttpRequestError."""
+        """Send a request as JSON. Raises HttpRequestError."""
         body = msgspec.json.encode(request)
         return await self._http.fetch("POST", endpoint + path, headers=headers, body=body)
 
@@ -448,7 +448,7 @@ def _needs_new_token(reply: HttpReply) -> bool:
 
 
 def _decode(endpoint: str, data: bytes, type: type[T]) -> T:
-    """Raises EtcdError."""
+    """Decode the JSON of a response. Raises EtcdError if it is invalid."""
     try:
         # Not strict: numbers are strings.
         return msgspec.json.decode(data, type=type, strict=False)

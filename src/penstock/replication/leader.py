@@ -1,8 +1,8 @@
 """The leader: sends its files to the followers, and decides which messages are acknowledged.
 
 The leader observes the data path. For each follower it remembers how much of every file it has
-sent. What was written since then is read from the files and sent, once per turn of the loop. A
-follower that is behind is sent more, in the same way.
+sent. Once per turn of the loop, it reads the unsent bytes from the files and sends them. A follower
+that is behind gets the older bytes in the same way.
 
 A message is confirmed when every member in sync has it. The high watermark of a log is the number
 below which all messages are confirmed: producers get their OK, and channels and readers see the
@@ -12,9 +12,8 @@ The members in sync are those of the record in etcd, and those that the leader i
 follower that does not acknowledge in time is removed, in the record, before a message is confirmed
 without it.
 
-If too few members would remain for new messages, a follower that is running is not removed:
-publishes are refused instead. Perhaps it is the leader that cannot be reached, and then this
-follower has to take over.
+If fewer than `min_in_sync` members would remain, a running follower is not removed, and publishes
+are refused instead: if the network fails at the leader's side, this follower has to take over.
 
 No sockets, no clock, no tasks: `FollowerConnection` sends, and the owner calls `tick` regularly.
 """

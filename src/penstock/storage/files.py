@@ -410,7 +410,8 @@ class Handle:
 
 
 class FilePool:
-    """The open files, oldest first."""
+    """Limits the number of open files: closes the file that was opened first when there are too
+    many. A `Handle` opens its file again when necessary."""
 
     def __init__(self, files: Files, open_max: int, remover: Remover | None = None) -> None:
         """`remover` removes trimmed segments; by default they are removed immediately."""

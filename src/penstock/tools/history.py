@@ -128,7 +128,7 @@ class _NodeReader:
         self._next_seq: int | None = None
 
     def messages(self) -> Iterator[HistoryLine]:
-        """Raises HttpRequestError."""
+        """The stored messages of this node, as they arrive. Raises HttpRequestError."""
         url = api_url(self._address, "/topic/messages", self._args)
         with self._translate_errors(), self._http.stream(url, headers=self._headers) as answer:
             if isinstance(answer, HttpReply):

@@ -31,7 +31,7 @@ PARTS_MAX = 1500
 # Cached, since all clients have the same few expressions.
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> "Pattern":
-    """Raises PatternError."""
+    """Compile an expression, or return the cached result. Raises PatternError if it is invalid."""
     return Pattern(text)
 
 
@@ -41,7 +41,7 @@ class Pattern:
     __slots__ = ("_parts", "_parts_max", "_start", "_states", "text")
 
     def __init__(self, text: str, *, parts_max: int = PARTS_MAX) -> None:
-        """Raises PatternError."""
+        """Raises PatternError if the expression is invalid, or has more than `parts_max` parts."""
         self.text = text
         self._parts = 0
         self._parts_max = parts_max

@@ -164,7 +164,9 @@ class BlockingHttpClient:
                 connection.close()
 
     def _send(self, exchange: "_Exchange", method: str, request: bytes) -> "_BlockingConnection":
-        """Raises ResponseError or OSError."""
+        """Sends a request on an idle connection, or on a new one if there is none, or if the idle
+        one fails and the request can be repeated safely. Returns the connection. Raises
+        ResponseError or OSError."""
         kept = self._idle.take(exchange.target.server)
         if kept is not None:
             try:
@@ -243,7 +245,7 @@ class HttpStream:
         return count
 
     def receive_head(self) -> None:
-        """Raises ResponseError or OSError."""
+        """Receives until the head is complete. Raises ResponseError or OSError."""
         while not self._parser.has_head:
             self._exchange.receive()
 
@@ -293,7 +295,7 @@ class _Exchange:
             raise
 
     def receive(self) -> None:
-        """Raises ResponseError or OSError."""
+        """Passes the next received bytes to the parser. Raises ResponseError or OSError."""
         self._apply_deadline()
         count = self._socket.recv_into(self._buffer)
         if count:
@@ -335,7 +337,7 @@ class _BlockingConnection:
 
 @contextmanager
 def _errors_of(target: HttpTarget) -> Iterator[None]:
-    """Raises each failure as HttpRequestError."""
+    """Converts each failure of a request to HttpRequestError."""
     try:
         yield
     except ResponseError as error:

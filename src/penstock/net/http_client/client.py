@@ -220,7 +220,8 @@ class _Connection(asyncio.Protocol):
         self._reply: asyncio.Future[HttpReply] | None = None
 
     async def send(self, request: bytes, parser: ResponseParser) -> HttpReply:
-        """Raises ResponseError."""
+        """Sends a request and returns the response. Raises ResponseError if the connection closes
+        before the response is complete, or if the response is invalid."""
         if not self._is_open:
             raise ResponseError("the connection closed before it was used")
         self._parser = parser

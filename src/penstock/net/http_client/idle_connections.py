@@ -41,7 +41,8 @@ class IdleConnections(Generic[C]):
         self._idle: dict[ServerKey, deque[tuple[C, float]]] = {}
 
     def take(self, server: ServerKey) -> C | None:
-        """The connection that was used last; None if no connection can be used."""
+        """Removes and returns the connection to this server that was used last; None if there is
+        none that can be used."""
         self._reset_after_fork()
         while True:
             with self._lock:
