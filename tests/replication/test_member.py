@@ -394,6 +394,20 @@ def test_member_with_an_incomplete_copy_hands_over_and_is_not_in_sync(trio: Clus
     assert "b" == trio.record.leader
 
 
+def test_member_that_finds_damage_while_it_claims_does_not_lead(trio: Cluster) -> None:
+    trio.kill("a")
+    trio.service.expire("a")
+    for step in trio.service.runnable():
+        if step.kind is StepKind.VIEW:
+            step.run()
+    assert Role.CLAIMING is trio.members["b"].member.role
+    trio.members["b"].member.renounce("2")
+    trio.run(3 * LEASE_NS / SECOND_NS)
+
+    assert not any(each.startswith("lead") for each in trio.members["b"].actions)
+    assert ("c", "lead 3") == (trio.record.leader, trio.members["c"].actions[-1])
+
+
 def test_member_that_has_handed_over_claims_again_if_no_successor_is_left(trio: Cluster) -> None:
     bench = trio.members["a"]
     trio.change(prefer_leader(remove_in_sync(trio.record, frozenset("b")), "c"))

@@ -210,7 +210,10 @@ class Member:
             self._step_down()
 
     def _decide_as_follower(self, view: ClusterView, record: NodeRecord) -> None:
-        if record.leader == self._name and record.epoch == self._claimed_epoch:
+        # If damage was found after the claim, this member has a new incarnation: it must not lead.
+        is_in_sync = record.is_in_sync(self._name, self._identity.incarnation)
+        is_claimed = record.leader == self._name and record.epoch == self._claimed_epoch
+        if is_claimed and is_in_sync:
             self._lead(view)
             return
         leader = view.alive.get(record.leader)
