@@ -20,7 +20,7 @@ from penstock.replication.stream import (
     SegmentState,
 )
 from penstock.storage import DataPath, LogSettings
-from penstock.storage.layout import Issue, maybe_generation, maybe_segment_seq
+from penstock.storage.layout import Issue, cursors_name, maybe_generation, maybe_segment_seq
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 FOLDER = "data/topics/t"
@@ -358,3 +358,47 @@ def test_forced_leader_uses_no_number_twice(source: Source, follower: Copy) -> N
     assert list("abc") == read_all(store.log)
     assert SEQ + 1000 == store.log.next_seq
     data_path.close()
+
+
+def test_new_journal_may_begin_before_the_old_one_was_sent_completely(
+    source: Source, follower: Copy
+) -> None:
+    follower.apply(*source.messages())
+    (journal,) = (each for each in source.messages() if isinstance(each, Journal))
+    follower.apply(Journal(1, journal.generation, len(journal.data), journal.data[:10]))
+    follower.apply(Journal(1, journal.generation + 1, 0, journal.data))
+
+    found = follower.copy.topics()[0].journal
+    assert found is not None
+    assert (journal.generation + 1, len(journal.data)) == (found.generation, found.end)
+
+
+def test_end_of_an_fsync_does_not_remove_a_journal_that_has_arrived_meanwhile(
+    source: Source, follower: Copy
+) -> None:
+    follower.apply(*source.messages())
+    (journal,) = (each for each in source.messages() if isinstance(each, Journal))
+    follower.copy.close()
+    newer = follower.files.open(f"{FOLDER}/{cursors_name(journal.generation + 1)}", "create")
+    newer.write(journal.data, 0)
+    copy = follower.open()
+    copy.apply(OpenTopic(1, "t", source.log_id))
+    job = copy.begin_sync()
+    copy.apply(Journal(1, journal.generation, 0, journal.data))
+    job.run()
+    copy.end_sync(job, None)
+    follower.files.crash()
+
+    found = follower.open().topics()[0].journal
+    assert found is not None
+    assert journal.generation == found.generation
+
+
+def test_topic_is_deleted_while_it_is_fsynced(source: Source, follower: Copy) -> None:
+    follower.apply(*source.messages())
+    job = follower.copy.begin_sync()
+    follower.apply(RemoveTopic("t", source.log_id))
+    job.run()
+    follower.copy.end_sync(job, None)
+
+    assert [] == follower.copy.topics()

@@ -95,6 +95,8 @@ class Following:
             await asyncio.wait([self._task])
         await self._wait_for_fsync()
         self._threads.shutdown(wait=False)
+        if self._copy is not None and self._copy.has_failed:
+            self._abandon_copy()
         copy, self._copy = self._copy, None
         if copy is not None:
             await self._loop.run_in_executor(None, copy.close)
@@ -136,6 +138,9 @@ class Following:
             stream.fail(None)
             self._stream = None
             await self._wait_for_fsync()
+            if copy.has_failed:
+                # Also if the stream was closed for another reason while the fsync ran.
+                self._abandon_copy()
         if isinstance(error, StorageError):
             # What is on the disk is unknown: find out again.
             self._abandon_copy()

@@ -125,7 +125,9 @@ class CopyFsync:
         for handle in self._handles:
             handle.open().sync()
         for folder in self._folders:
-            self._files.sync_folder(folder)
+            # The folder of a topic that was deleted meanwhile needs no fsync.
+            with contextlib.suppress(FileNotFoundError):
+                self._files.sync_folder(folder)
 
     def release(self) -> None:
         """Unpin the files."""
@@ -219,6 +221,9 @@ class CopiedDataPath:
         self._unsynced_journals: dict[_TopicCopy, None] = {}
         self._unsynced_folders: dict[str, None] = {}
         self._is_syncing = False
+        self.has_failed = False
+        """Whether an fsync has failed: what is on the disk is then unknown, so the copy must be
+        opened again."""
         self._removal_number = 0
         self._handlers: dict[type[LeaderMessage], Callable[[Any], None]] = {
             Batches: self._append_batches,
@@ -317,6 +322,7 @@ class CopiedDataPath:
         self._is_syncing = False
         job.release()
         if error is not None:
+            self.has_failed = True
             raise storage_error("sync", self.path, error) from error
         for segment, end in job.parts:
             self._loaded.discard(segment)
@@ -326,9 +332,12 @@ class CopiedDataPath:
             if segment.end - segment.indexed_end >= _INDEX_SPACING_BYTES:
                 with contextlib.suppress(OSError):
                     segment.write_index()
+        # While the fsync ran, a new leader may have sent a journal with the number of a stale one.
+        current = {each.journal.path for each in self._topics.values() if each.journal is not None}
         for path in job.stale:
-            with contextlib.suppress(OSError):
-                self._files.remove(path)
+            if path not in current:
+                with contextlib.suppress(OSError):
+                    self._files.remove(path)
 
     def sync_now(self) -> None:
         """Fsync and wait for it. Raises StorageError."""
@@ -536,6 +545,9 @@ class CopiedDataPath:
 
     def _append_journal(self, message: Journal) -> None:
         topic = self._topic(message.topic)
+        if message.position == 0:
+            # A new file. The leader may have started it before it had sent the old one completely.
+            topic.journal_rest = _Rest()
         data = topic.journal_rest.join(message.generation, message.data)
         position = message.position - (len(data) - len(message.data))
         expected = topic.generation, topic.journal_end

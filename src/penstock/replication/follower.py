@@ -115,20 +115,19 @@ class Follower:
         self._connection.send(HaveAll())
 
     def _sync(self) -> None:
-        self._is_syncing = True
         position = self.position
         job = self._copy.begin_sync()
+        self._is_syncing = True
 
         def on_done(error: OSError | None) -> None:
             self._is_syncing = False
             try:
                 self._copy.end_sync(job, error)
+                if not self._is_stopped and self._must_sync:
+                    self._acknowledge(position)
+                    self.on_read_end()
             except Exception as failure:  # noqa: BLE001 (passed to the owner)
                 self._on_failure(failure)
-                return
-            if not self._is_stopped and self._must_sync:
-                self._acknowledge(position)
-                self.on_read_end()
 
         self._run_fsync(job, on_done)
 
