@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from tests.storage.frames import WALL_NS, frames, read_all
@@ -740,3 +741,69 @@ class TestDamage:
         new = Node(PAIR, files=pipe.files)
         follower = connected(new, files=old.files)
         assert list("abcd") == follower.bodies()
+
+
+class TestFollowersThatDoNotAnswer:
+    def test_follower_that_acknowledges_nothing_is_disconnected(self) -> None:
+        node = Node(add_member(ALONE, "b"))
+        pipe = connected(node)
+        node.publish(node.open(), "a")
+        for _ in range(3 * 60):
+            node.clock.advance(SECOND_NS)
+            node.leader.tick()
+
+        assert pipe.is_closed
+        assert {} == node.leader.links
+
+    def test_change_after_the_end_of_the_leadership_is_refused(self) -> None:
+        node = Node()
+        answers: list[StorageError | None] = []
+        node.leader.stop()
+        node.leader.when_replicated(answers.append)
+
+        assert [NotInSyncError] == [type(each) for each in answers]
+
+    def test_failed_start_of_an_fsync_ends_the_connection(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        node = Node(must_sync=True)
+        pipe = connected(node)
+        node.publish(node.open(), "a")
+        pipe.deliver_to_follower()
+        error = StorageError("too many open files")
+        monkeypatch.setattr(pipe.copy, "begin_sync", Mock(side_effect=error))
+        pipe.fsync()
+
+        assert [error] == pipe.failures
+
+
+class TestCatchingUpUnderLoad:
+    def test_follower_joins_while_messages_are_published_without_a_pause(self) -> None:
+        node = Node(add_in_sync(add_member(add_member(ALONE, "b"), "c"), "c", "c1"))
+        connected(node, "c")
+        pipe, store = Pipe(node, "b"), node.open()
+        for number in range(10):
+            node.publish(store, str(number))
+            while pipe.to_leader:
+                pipe.link.on_message(pipe.to_leader.popleft())
+            assert not pipe.link.has_everything
+            node.leader.tick()
+            pipe.deliver_to_follower()
+
+        assert frozenset({"a", "b", "c"}) == node.writes[0][0].in_sync_members
+
+    def test_follower_that_lacks_an_answered_change_does_not_join(self) -> None:
+        node = Node(add_member(ALONE, "b"))
+        store = node.open()
+        pipe = connected(node)
+        answers: list[StorageError | None] = []
+        store.cursors.create("channel", store.log.next_seq)
+        node.leader.when_replicated(answers.append)
+        node.leader.send()
+        assert [None] == answers
+        node.leader.tick()
+        assert [] == node.writes
+
+        pipe.run()
+        node.leader.tick()
+        assert frozenset({"a", "b"}) == node.writes[0][0].in_sync_members

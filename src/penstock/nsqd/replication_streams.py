@@ -15,7 +15,9 @@ from penstock.replication.follower import Follower
 from penstock.replication.leader import FollowerLink, Leader
 from penstock.replication.stream import (
     MAGIC,
+    MESSAGE_BYTES_MAX,
     FollowerMessage,
+    Hello,
     LeaderMessage,
     decode_follower,
     decode_leader,
@@ -26,6 +28,16 @@ __all__ = ["FirstBytes", "FollowerStream", "LeaderStream"]
 
 # A connection that has not sent four bytes by then is closed.
 _FIRST_BYTES_SECONDS = 60.0
+
+# A connection whose follower was not accepted by then is closed.
+_HELLO_SECONDS = 60.0
+
+# Maximum size of the message with which a follower introduces itself: until it was accepted, the
+# sender may be anyone.
+_HELLO_BYTES_MAX = 64 * 1024
+
+# A connection that is being closed is aborted after this time, if the other end does not read.
+_CLOSE_SECONDS = 5.0
 
 # The first bytes of every TLS connection.
 _TLS_HANDSHAKE = b"\x16\x03"
@@ -97,11 +109,14 @@ class FollowerStream(asyncio.Protocol):
         self._log = log
         self._link = FollowerLink(leader, self)
         self._decoder = decode_follower()
+        self._decoder.message_bytes_max = _HELLO_BYTES_MAX
         self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._start_timer(_HELLO_SECONDS)
         self._address = peer_address(transport)
         self._transport.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
         enable_keepalive(transport)
@@ -110,18 +125,24 @@ class FollowerStream(asyncio.Protocol):
         try:
             for message in self._decoder.feed(data):
                 self._link.on_message(message)
+                if isinstance(message, Hello):
+                    self._decoder.message_bytes_max = MESSAGE_BYTES_MAX
+                    self._stop_timer()
         except (CorruptStreamError, ReplicationError, StorageError) as error:
-            self._log.warning("REPLICATION: [%s] %s", self._address, error)
-            self.close()
+            self._fail(error)
 
     def pause_writing(self) -> None:
         self.can_send = False
 
     def resume_writing(self) -> None:
         self.can_send = True
-        self._link.send_more()
+        try:
+            self._link.send_more()
+        except StorageError as error:
+            self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
         self._link.on_closed()
 
     def send(self, message: LeaderMessage) -> None:
@@ -129,8 +150,25 @@ class FollowerStream(asyncio.Protocol):
         self._transport.write(encode_message(message))
 
     def close(self) -> None:
-        if self._transport is not None:
+        """Close the connection after what was written has been sent."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._start_timer(_CLOSE_SECONDS)
             self._transport.close()
+
+    def _fail(self, error: Exception) -> None:
+        self._log.warning("REPLICATION: [%s] %s", self._address, error)
+        self._link.close()
+
+    def _start_timer(self, seconds: float) -> None:
+        """Abort the connection after this time."""
+        assert self._transport is not None
+        self._stop_timer()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class LeaderStream(asyncio.Protocol):

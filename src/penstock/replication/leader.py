@@ -67,6 +67,11 @@ _NO_ANSWER = "the followers do not answer"
 
 _HEARTBEAT_NS = 1_000_000_000
 
+# A follower that acknowledges nothing for this long, and for this many times the replica timeout,
+# is disconnected: what was sent to it takes memory until it is acknowledged.
+_DISCONNECT_NS = 60_000_000_000
+_DISCONNECT_FACTOR = 10
+
 
 class FollowerConnection(Protocol):
     """The connection of a follower."""
@@ -173,7 +178,10 @@ class FollowerLink:
         self.is_streaming = False
         """Whether the follower has told what it has."""
         self.has_caught_up = False
-        """Whether the follower has had everything at one moment since it connected."""
+        """Whether the follower has acknowledged everything that existed at one moment since it
+        connected."""
+        self._catch_up_position: int | None = None
+        """With this position the follower has caught up; None if not everything was sent yet."""
         self.confirmed: dict[LedTopic, int] = {}
         """The follower has all messages of a topic below this number."""
         self.position = 0
@@ -292,7 +300,8 @@ class FollowerLink:
             if topic is not None and next_seq > self.confirmed.get(topic, next_seq):
                 self.confirmed[topic] = next_seq
                 changed[topic] = None
-        if self.has_everything:
+        # While messages are published, there may be no moment without unacknowledged ones.
+        if self._catch_up_position is not None and position >= self._catch_up_position:
             self.has_caught_up = True
         for topic in changed:
             self._leader.update_watermark(topic)
@@ -387,8 +396,18 @@ class FollowerLink:
             topic = next(iter(self._unsent_journals))
             del self._unsent_journals[topic]
             budget -= self._send_journal(topic)
-        if self.has_unsent and self._connection.can_send:
+        if not self.has_unsent:
+            if self._catch_up_position is None:
+                self._catch_up_position = self.position
+        elif self._connection.can_send:
             self._leader.send_soon()
+
+    def start_catch_up(self) -> None:
+        """A change was answered without this follower: it has caught up once it has acknowledged
+        that, too."""
+        if not self.has_everything:
+            self.has_caught_up = False
+            self._catch_up_position = None if self.has_unsent else self.position
 
     def tick(self, now_ns: int) -> None:
         """Send changed settings, or a heartbeat if nothing else was sent."""
@@ -488,6 +507,7 @@ class Leader:
         topic in which a read has found damaged bytes."""
         assert view.record is not None
         self.settings = settings
+        self._disconnect_ns = max(_DISCONNECT_NS, _DISCONNECT_FACTOR * settings.timeout_ns)
         self.topics: dict[str, LedTopic] = {}
         self.links: dict[str, FollowerLink] = {}
         self.latest_links: dict[str, FollowerLink] = {}
@@ -555,7 +575,12 @@ class Leader:
         a second."""
         now_ns = self.now_ns()
         for link in tuple(self.links.values()):
-            link.tick(now_ns)
+            since_ns = link.oldest_unacked_ns
+            if since_ns is not None and now_ns - since_ns >= self._disconnect_ns:
+                self._log.warning("REPLICATION: %s acknowledges nothing", link.member)
+                link.close()
+            else:
+                link.tick(now_ns)
         self._find_late_members()
         self._change_in_sync()
         self._fail_late_waiters(now_ns)
@@ -565,10 +590,13 @@ class Leader:
         self.is_stopped = True
         for link in tuple(self.links.values()):
             link.close()
-        error = NotInSyncError(f"{self.settings.member} no longer leads {self.settings.node}")
+        error = self._not_leading_error()
         for topic in self.topics.values():
             self._fail_waiters(topic, error)
         self._fail_barriers(error)
+
+    def _not_leading_error(self) -> NotInSyncError:
+        return NotInSyncError(f"{self.settings.member} no longer leads {self.settings.node}")
 
     def _change_in_sync(self) -> None:
         """Ask etcd to remove late followers from the members in sync, or to add one follower that
@@ -788,7 +816,11 @@ class Leader:
 
     def when_replicated(self, done: Callable[[StorageError | None], None]) -> None:
         """Call `done` later, when every member in sync has all files as they are now: messages,
-        topics and channels, and the progress of channels."""
+        topics and channels, and the progress of channels. After `stop`, call it with an error at
+        once."""
+        if self.is_stopped:
+            done(self._not_leading_error())
+            return
         self._barriers.append(_Barrier(self.now_ns(), done))
         self.send_soon()
 
@@ -800,6 +832,9 @@ class Leader:
         barriers, self._barriers = self._barriers, []
         for barrier in barriers:
             if barrier.is_reached(links):
+                for link in self._streaming:
+                    if link.member not in self.required:
+                        link.start_catch_up()
                 barrier.done(None)
             else:
                 self._barriers.append(barrier)

@@ -247,6 +247,7 @@ class StreamDecoder(Generic[_M]):
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[_M]) -> None:
         """Use `decode_follower` or `decode_leader`."""
+        self.message_bytes_max = MESSAGE_BYTES_MAX
         self._decoder = decoder
         self._buffer = bytearray()
 
@@ -265,7 +266,7 @@ class StreamDecoder(Generic[_M]):
         try:
             while at + _SIZE_BYTES <= len(self._buffer):
                 size = int.from_bytes(self._buffer[at : at + _SIZE_BYTES])
-                if size > MESSAGE_BYTES_MAX:
+                if size > self.message_bytes_max:
                     raise CorruptStreamError(f"a message of {size} bytes is too large")
                 end = at + _SIZE_BYTES + size
                 if end > len(self._buffer):
