@@ -63,10 +63,12 @@ def command(
 ) -> None:
     """Print the stored messages of TOPIC.
 
-    Prints position, time in UTC and body. A position consists of the first digits of the log's id
-    and the sequence number. Does not affect channels. A POSITION is such a position, earliest,
-    latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or an age such as 15m. Messages
-    of several nodes are merged by time.
+    Prints position, time in UTC and body of each message. Does not affect channels. Messages of
+    several nodes are merged by time.
+
+    A printed position consists of the first digits of the log's id and the sequence number. Each
+    POSITION option takes such a position, earliest, latest, a sequence number, a time such as
+    2026-11-15T08:00:00Z, or an age such as 15m.
 
     nsqd's --retention-time sets how long messages are kept after all channels have finished them.
     """

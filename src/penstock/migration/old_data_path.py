@@ -185,7 +185,7 @@ class OldQueue:
         return self.meta.write.byte if number == self.meta.write.file else 0
 
     def _missing(self) -> list[int]:
-        """Numbers of files that should exist by the meta file."""
+        """Numbers of the files that should exist according to the meta file, and do not."""
         if self.meta is None:
             return []
         end = self.meta.write.file + (self.meta.write.byte > 0)

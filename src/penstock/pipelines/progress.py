@@ -201,7 +201,8 @@ class ObservedCounts:
         self._newest: Counter[str] = Counter()
 
     def totals(self, reports: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-        """Adds reports, oldest first, and returns the sums. Reports may be given again."""
+        """Adds reports, oldest first, and returns the sums. A report that was added before changes
+        nothing."""
         for report in reports:
             if report["batchId"] < self._newest_id:
                 continue

@@ -98,7 +98,7 @@ def _with_value(body_schema: StructType | None) -> StructType:
 
 
 def _with_folders(schema: StructType) -> StructType:
-    """Add the columns of the folder names."""
+    """Add the partition columns, whose values are in the names of the folders."""
     return schema.add("topic", StringType()).add("date", DateType()).add("hour", IntegerType())
 
 

@@ -3,11 +3,11 @@
     /penstock/CLUSTER/NODE/record        JSON of the NodeRecord
     /penstock/CLUSTER/NODE/alive/MEMBER  JSON of the MemberAddress; deleted when its lease expires
 
-`EtcdCoordinator` watches both for one node. It reads all keys, and then watches the changes that
-follow this revision. After any failure it does the same again, with the next endpoint. A watch
-whose TCP connection is dead would be silent for ever; therefore the coordinator also reads all keys
-periodically. If that fails, or finds changes that the watch does not report, the connection is
-given up.
+`EtcdCoordinator` watches both for one node. It reads all keys, and then watches all changes after
+the revision of this read. After any failure it starts again, with the next endpoint. A watch whose
+TCP connection is dead would be silent for ever; therefore the coordinator also reads all keys
+periodically. If such a read fails, or finds changes that the watch does not report, the coordinator
+closes the connection and starts again.
 
 `read_cluster` and `write_record` are for commands, which need neither a watch nor an entry.
 """

@@ -157,8 +157,8 @@ class Member:
             self._decide()
 
     def renounce(self, incarnation: str) -> None:
-        """The copy of this member is incomplete: it takes a new incarnation, and is not in sync
-        until it has caught up. If it leads, another member takes over."""
+        """Take a new incarnation, because the copy of this member is incomplete: the member is then
+        not in sync until it has caught up. If it leads, it steps down."""
         self._identity = self._identity._replace(incarnation=incarnation)
         self._address = msgspec.structs.replace(self._address, incarnation=incarnation)
         if self.role is Role.LEADING:

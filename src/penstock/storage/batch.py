@@ -481,10 +481,11 @@ def scan_batches(
 
 
 def find_seed(file: File, log_id: bytes) -> int | None:
-    """The `checksum_seed` for the batches of a segment: None if it has format 1.
+    """The `checksum_seed` for the batches of a segment; None if the segment has format 1.
 
-    If the start of the file is damaged, it has format 2 if it contains a batch of this format. A
-    published message can contain a batch of format 1, but not a batch that matches the log id.
+    If the start of the file is damaged, the format is that of the batches in the file. One valid
+    batch of format 2 is enough, because no message body can contain one: its checksum depends on
+    the log id.
     """
     start = file.read(0, len(MAGIC))
     if start == MAGIC:

@@ -182,7 +182,8 @@ class MemoryCoordination:
         return True
 
     def remove(self, coordinator: "MemoryCoordinator", *, deletes_entry: bool) -> None:
-        """A coordinator has stopped. Its writes may still be executed."""
+        """Remove a coordinator that has stopped. Its pending writes remain, and may still be
+        executed."""
         self._coordinators.remove(coordinator)
         self.pending[:] = [
             step
@@ -276,7 +277,7 @@ class MemoryCoordinator:
             self._send(StepKind.VIEW, lambda: listener.on_view(view))
 
     def send_entry(self) -> None:
-        """Queue storing the entry, unless that is queued already."""
+        """Queue a step that stores the entry of this member, unless such a step is queued."""
         is_queued = any(
             step.kind is StepKind.ENTRY and step.coordinator is self
             for step in self.service.pending

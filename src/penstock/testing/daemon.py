@@ -81,7 +81,8 @@ class DaemonProcess(ABC):
     # Lifecycle.
 
     def start(self, *, seconds: float = READY_SECONDS) -> None:
-        """Start the program and wait until it serves. Raises DaemonStartError after `seconds`."""
+        """Start the program and wait until it serves. Raises DaemonStartError if it exits, and
+        AssertionError if it does not serve within `seconds`."""
         assert not self.is_running, "it is already running"
         assert self._log_fd is not None, "its block has ended"
         self._log_start = os.fstat(self._log_fd).st_size

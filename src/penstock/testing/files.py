@@ -50,7 +50,7 @@ class MemoryFiles:
         self._locks.clear()
 
     def lose_power(self, random: Random) -> None:
-        """End the machine: unsynced changes are kept or lost at random."""
+        """Simulate a power loss: each unsynced change is kept or lost at random."""
         self.crash()
         self._boots += 1
         self._root.lose_power(random)

@@ -33,7 +33,7 @@ def run_nsqd(
     *flags: str, data_path: Path | str | None = None, program: Sequence[str] = ()
 ) -> Iterator["NsqdProcess"]:
     """Run nsqd with these flags, by default on free ports of 127.0.0.1 and with a temporary data
-    path. `program` is the start of the command, if it is not that of Penstock. Raises
+    path. `program` replaces the program at the start of the command. Raises
     NsqdStartError.
     """
     with ExitStack() as stack:

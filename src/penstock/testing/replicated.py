@@ -344,7 +344,7 @@ def run_replicated_node(
 ) -> Iterator[ReplicatedNode]:
     """Run etcd and these members for the duration of a block, on 127.0.0.1. The block begins when
     one of them leads and all are in sync. `data_paths` are those of some members; the others have
-    temporary ones. `program` is the start of each command, if it is not that of Penstock."""
+    temporary ones. `program` replaces the program at the start of each command."""
     with ExitStack() as stack:
         etcd = stack.enter_context(run_etcd())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="members-")))

@@ -217,7 +217,9 @@ class MissingFieldError(Error):
 
 
 class JsonFilter:
-    """Passes messages that have a field, or a value in it, with all or with whitelisted fields.
+    """Filter for messages that are JSON objects. With `field`, only messages with this field pass;
+    with `value`, only those whose field has this value. With `whitelist`, all other fields are
+    removed from the messages that pass.
 
     null counts as an object without fields, as it does for Go's decoder.
     """

@@ -167,8 +167,9 @@ class _Publisher:
         await asyncio.gather(*batches)
 
     async def _publish(self, batch: Sequence[bytes]) -> None:
-        """Publish a batch, which is atomic. If nsqd refuses one record, publish the records before
-        it one by one."""
+        """Publish a batch with one MPUB, which nsqd stores completely or not at all. If nsqd
+        refuses the batch because of one record, publish the records before this record one by
+        one, and raise RefusedError."""
         try:
             await self._producer.publish_many(self._topic, batch)
             self.confirmed_count += len(batch)
