@@ -141,8 +141,8 @@ class Channel:
         self._requeue(frames)
 
     def ready(self, subscriber: Subscriber) -> None:
-        """To be called when a subscriber may have become able to take messages. If it was able
-        before, the channel is awake already, or has nothing to deliver."""
+        """To be called when a subscriber may have become able to take messages. If so, wakes the
+        channel. Has no effect on a subscriber that was able before."""
         if not subscriber.is_ready and subscriber.capacity() > 0:
             subscriber.is_ready = True
             self._ready[subscriber.locality].append(subscriber)

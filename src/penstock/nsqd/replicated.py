@@ -185,7 +185,7 @@ class ReplicatedNsqd:
         self._tick()
 
     async def stop(self) -> None:
-        """Stops leading or following, and tells etcd."""
+        """Stops leading or following, and removes the member's entry from etcd."""
         if self._ticker is not None:
             self._ticker.cancel()
         for task in tuple(self._tasks):

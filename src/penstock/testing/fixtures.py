@@ -45,7 +45,8 @@ def logs_stay_sound(
 
 
 def damage_in(path: str, files: Files) -> list[Issue]:
-    """Damage in a data path, if it still exists. Files in memory may still be open."""
+    """Damage in a data path; empty if the path does not exist any more. Open files in memory are
+    closed as by a crash."""
     if isinstance(files, FaultyFiles):
         files = files.files
     if isinstance(files, MemoryFiles):

@@ -110,11 +110,11 @@ class MemberProcess(NsqdProcess):
 
     @property
     def is_leading(self) -> bool:
-        """Whether it says that it serves clients."""
+        """Whether `/ready` of this member is OK: only a leader that serves clients answers so."""
         return self.get("/ready") == (200, b"OK")
 
     def status(self) -> dict[str, Any] | None:
-        """What `/replication` shows; None if the member does not answer."""
+        """The response to `GET /replication`; None if the member does not answer."""
         answer = self.get("/replication")
         if answer is None or answer[0] != 200:
             return None

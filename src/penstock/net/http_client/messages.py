@@ -152,8 +152,8 @@ class ResponseParser:
         self._parser = HttpResponseParser(self)
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Raises ResponseError. Data after the end of the response is ignored, but the connection
-        cannot be used again."""
+        """Parse received bytes. Raises ResponseError if the response is invalid. Data after the end
+        of the response is ignored, but the connection cannot be used again."""
         self.received_bytes += len(data)
         try:
             self._feed(data)

@@ -98,7 +98,8 @@ class ReloadableContext:
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
-        """`make` reads the files. Raises its ConfigError."""
+        """`make` creates a context from the certificate files, now and at each `reload`. Raises the
+        ConfigError of `make`."""
         self._make = make
         self._current = make()
 
