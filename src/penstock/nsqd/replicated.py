@@ -171,6 +171,8 @@ class ReplicatedNsqd:
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_sending_soon = False
+        self._is_stopping = False
+        """Whether the process ends: a change of the role would not be completed."""
         self._etcd_deadline = self._loop.time() + _ETCD_SECONDS
         self._takeovers = Takeovers()
         self.started_at_ns = self._clock.wall_ns()
@@ -186,6 +188,7 @@ class ReplicatedNsqd:
 
     async def stop(self) -> None:
         """Stops leading or following, and removes the member's entry from etcd."""
+        self._is_stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
         for task in tuple(self._tasks):
@@ -207,6 +210,8 @@ class ReplicatedNsqd:
         self._write_member_file(self._identity.incarnation)
 
     def lead(self, view: ClusterView) -> None:
+        if self._is_stopping:
+            return
         self._takeovers = Takeovers(self._takeovers.total + 1, self._clock.wall_ns())
         self._spawn(self._start_leading(view))
 
@@ -217,10 +222,12 @@ class ReplicatedNsqd:
     def stop_leading(self) -> None:
         if self._leader is not None:
             self._leader.stop()
-        self._spawn(self._stop_leading())
+        if not self._is_stopping:
+            self._spawn(self._stop_leading())
 
     def follow(self, leader: MemberAddress, epoch: int) -> None:
-        self._following.follow(leader, epoch)
+        if not self._is_stopping:
+            self._following.follow(leader, epoch)
 
     def stop_following(self) -> None:
         self._following.stop()
