@@ -215,8 +215,8 @@ class Cluster:
         return dict(answers)
 
     async def replication(self, addresses: Iterable[str]) -> dict[str, ReplicationStatus]:
-        """The replication of each nsqd among these that is a member of a replicated node. An nsqd
-        that fails is left out."""
+        """Replication status by address, of those nsqds that are members of a replicated node. An
+        nsqd that fails is left out."""
         answers, _ = await _ask_all(
             await self.penstock_nsqds(addresses),
             lambda each: self.get_nsqd(each, "/replication", {}, ReplicationStatus),

@@ -32,12 +32,12 @@ class MemoryLog:
 
     @property
     def latest_seq(self) -> int:
-        """Where a channel starts that wants only new messages."""
+        """The number at which a channel for only new messages starts."""
         return self.next_seq
 
     @property
     def sync_requested_seq(self) -> int:
-        """No fsync is ever needed."""
+        """The end of the log: a log in memory needs no fsync."""
         return self.next_seq
 
     def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> int:

@@ -110,7 +110,8 @@ class ChunkPublisher:
     # Internals.
 
     def _ensure_topic(self, base: str) -> None:
-        """Create the topic if it is missing; the request requires a token of another scope."""
+        """Create the topic if it is missing. Only then is /topic/create requested, because it
+        requires a token with another scope than publishing."""
         if self._nodes.history(base, self._topic).log() is None:
             answer = self._calls.post(base, "/topic/create", topic=self._topic)
             if answer.status != 200:

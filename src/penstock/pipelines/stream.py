@@ -195,7 +195,8 @@ def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
 
 
 def _with_name(message: str, running: Sequence[RunningQuery], config: StreamConfig) -> str:
-    """Add the name of the failed query and, if it does not match its checkpoint, what to do."""
+    """Add the name of the failed query to an error message. If the query does not match its
+    checkpoint, also add the advice to pass another checkpoint."""
     for query, meter in running:
         failure = query.exception()
         if failure is not None and _OTHER_QUERY.search(str(failure)):

@@ -260,7 +260,7 @@ def _check_no_loop(definition: StreamDefinition, sink: SinkDefinition) -> None:
 
 
 def _check_unique(definition: StreamDefinition) -> None:
-    """Names in Spark are not case-sensitive."""
+    """Raises ConfigError if two names differ only in case: Spark ignores the case of names."""
     seen: dict[str, str] = {}
     for name in (*definition.sources, *definition.queries):
         other = seen.setdefault(name.lower(), name)

@@ -87,7 +87,7 @@ def rejected_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame | N
 
 
 def files_table(spark: SparkSession, files: Sequence[Path], schema: StructType | None) -> DataFrame:
-    """The rows of these files, without the columns of the folder names."""
+    """The rows of these files, without the partition columns."""
     reader = spark.read.schema(_with_value(schema))
     return reader.parquet(*map(str, files))
 
