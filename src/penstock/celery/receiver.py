@@ -11,6 +11,7 @@ the new delivery replaces the old one, so that no task runs twice.
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import logging
 import os
@@ -133,10 +134,14 @@ class Receiver:
         self._call_in_thread(lambda: self._set_prefetch_count(queue, prefetch_count))
 
     def unsubscribe(self, queue: str) -> None:
-        """Unsubscribe a queue. Delivered messages can still be answered."""
-        if self._is_closed:
+        """Unsubscribe a queue. Delivered messages can still be answered; those that wait in the
+        inbox are requeued."""
+        if self._loop is None:
             return
-        self._call_in_thread(lambda: self._unsubscribe(queue))
+        # The thread is waited for: until then it may put a message into the inbox, which nobody
+        # would take out.
+        with contextlib.suppress(ClientClosedError):
+            self.run(self._unsubscribe(queue))
         for delivery in self.inbox.remove_queue(queue):
             self.requeue(delivery.tag)
 
@@ -228,7 +233,7 @@ class Receiver:
         for subscription in self._of_queue(queue):
             subscription.consumer.set_max_in_flight(prefetch_count or IN_FLIGHT_MAX)
 
-    def _unsubscribe(self, queue: str) -> None:
+    async def _unsubscribe(self, queue: str) -> None:
         for subscription in self._of_queue(queue):
             subscription.is_cancelled = True
             del self._subscriptions[queue, subscription.consumer.topic]
