@@ -13,7 +13,10 @@ from tests.crash.replicated_load import CHANNEL, TOPIC, LedgerProducer, read_cha
 from penstock.protocol import commands
 from penstock.testing.etcd import has_etcd
 from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
-from penstock.testing.replicated import ReplicatedNode, run_replicated_node
+from penstock.testing.replicated import FAST_TAKEOVER, ReplicatedNode, run_replicated_node
+from penstock.testing.waiting import wait_until
+
+SMALL_SEGMENTS = (*FAST_TAKEOVER, "--max-bytes-per-file=4096")
 
 pytestmark = [
     pytest.mark.crash,
@@ -152,3 +155,56 @@ def test_a_member_with_damaged_files_fetches_them_again() -> None:
         node.wait_in_sync(3)
 
         assert [b"%d" % number for number in range(200)] == received
+
+
+def damage_first_segment(node: ReplicatedNode, member: str) -> None:
+    """Change a byte in the middle of the oldest segment of a topic."""
+    segment = min((node.members[member].data_path / "topics" / TOPIC).glob("*.log"))
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def publish_several_segments(node: ReplicatedNode) -> list[bytes]:
+    bodies = [b"%d" % number for number in range(300)]
+    for at in range(0, len(bodies), 20):
+        node.led_by.publish(TOPIC, *bodies[at : at + 20])
+    return bodies
+
+
+def test_damage_that_only_a_new_follower_reads_is_repaired_from_another_member() -> None:
+    """No client reads the damaged segment of the leader, but an empty member must copy it."""
+    with run_replicated_node(flags=SMALL_SEGMENTS) as node:
+        leader = node.wait_for_leader()
+        expected = publish_several_segments(node)
+        empty = follower_of(node)
+        node.kill(empty)
+        wait_until(lambda: empty not in node.in_sync(), "two members in sync")
+        node.replace_disk(empty)
+        damage_first_segment(node, leader)
+        node.start(empty)
+        node.wait_for_leader(not_=leader)
+        node.wait_in_sync(3)
+        received = read_channel(node, set(expected))
+
+        assert expected == received
+
+
+def test_damage_of_the_only_copy_does_not_keep_followers_away() -> None:
+    """The messages in the damaged bytes are lost; all others are copied."""
+    flags = (*SMALL_SEGMENTS, "--min-in-sync=1")
+    with run_replicated_node(("a", "b"), flags) as node:
+        leader, empty = node.wait_for_leader(), follower_of(node)
+        expected = publish_several_segments(node)
+        node.kill(empty)
+        wait_until(lambda: [leader] == node.in_sync(), "one member in sync")
+        node.replace_disk(empty)
+        damage_first_segment(node, leader)
+        node.start(empty)
+        node.wait_in_sync(2)
+        kept = [body for body in expected if body not in expected[:40]]
+        received = read_channel(node, set(kept))
+
+        assert set(kept) <= set(received)

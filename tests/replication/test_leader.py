@@ -30,6 +30,7 @@ from penstock.replication.node_record import (
     create_record,
 )
 from penstock.replication.stream import (
+    Damaged,
     FollowerMessage,
     FormatSettings,
     Hello,
@@ -138,7 +139,13 @@ class Node:
 class Pipe:
     """The connection of one follower, whose messages the test delivers."""
 
-    def __init__(self, node: Node, member: str = "b", files: MemoryFiles | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        member: str = "b",
+        files: MemoryFiles | None = None,
+        copy: CopiedDataPath | None = None,
+    ) -> None:
         self.node = node
         self.files = files or MemoryFiles()
         if files is None:
@@ -149,7 +156,7 @@ class Pipe:
         self.failures: list[Exception] = []
         self.can_send = True
         self.is_closed = False
-        self.copy = CopiedDataPath.open("data", self.files, lambda _: None)
+        self.copy = copy or CopiedDataPath.open("data", self.files, lambda _: None)
         self.link = FollowerLink(node.leader, self)
         hello = Hello("shop", "n", "uuid", member, f"{member}1", 1, "secret", STREAM_VERSION)
 
@@ -741,6 +748,44 @@ class TestDamage:
         new = Node(PAIR, files=pipe.files)
         follower = connected(new, files=old.files)
         assert list("abcd") == follower.bodies()
+
+    @pytest.mark.usefixtures("damaged_on_purpose")
+    def test_damage_that_only_a_follower_reads_is_reported_to_the_leader(self) -> None:
+        node = Node(add_member(ALONE, "b"))
+        store = node.open()
+        for body in "abcd":
+            node.publish(store, body)
+        path = f"data/topics/t/{store.log.first_seq:020}.log"
+        node.files.open(path, "write").write(b"\xff", 110)
+        pipe = Pipe(node)
+        with pytest.raises(ReplicationError, match="the leader has sent damaged data"):
+            pipe.run()
+        node.leader.tick()
+        assert [] == node.damaged
+
+        pipe.link.on_closed()
+        again = Pipe(node, files=pipe.files, copy=pipe.copy)
+        with pytest.raises(ReplicationError, match="the leader has sent damaged data"):
+            again.run()
+        node.leader.tick()
+        assert ["t"] == node.damaged
+
+    def test_report_of_damage_that_is_not_there_changes_nothing(self) -> None:
+        node = Node(add_member(ALONE, "b"))
+        store = node.open()
+        node.publish(store, "a")
+        log_id = bytes.fromhex(store.log.log_id)
+        for damaged in (
+            Damaged("t", log_id, store.log.first_seq),
+            Damaged("t", log_id, store.log.first_seq + 7),
+            Damaged("t", bytes(16), store.log.first_seq),
+            Damaged("unknown", log_id, store.log.first_seq),
+        ):
+            node.leader.check_segment(damaged)
+            node.leader.tick()
+            node.leader.tick()
+
+        assert ([], ["a"]) == (node.damaged, read_all(store.log))
 
 
 class TestFollowersThatDoNotAnswer:

@@ -75,6 +75,9 @@ _SEND_REST_SECONDS = 1.0
 # Time after a start by which etcd must have answered.
 _ETCD_SECONDS = 10.0
 
+# Minimum time between two openings of a damaged data path.
+_REOPEN_SECONDS = 60.0
+
 # A leader that is silent for this many times the replica timeout is connected to again.
 _SILENCE_FACTOR = 2
 
@@ -178,6 +181,7 @@ class ReplicatedNsqd:
         self.started_at_ns = self._clock.wall_ns()
         self.gc_pauses = GcPauses()
         self._changing_role = asyncio.Lock()
+        self._reopen_not_before = 0.0
 
     async def start(self) -> None:
         """Starts to watch etcd, and to answer HTTP requests."""
@@ -462,7 +466,9 @@ class ReplicatedNsqd:
 
     def _on_damage_of_leader(self, topic: str) -> None:
         """If another member in sync is running, it takes over, and this member then fetches the
-        damaged data from it. Otherwise the damage is skipped, as without replication."""
+        damaged data from it. Otherwise the damage is skipped, as without replication, and the data
+        path is opened again soon. Opening moves the damaged bytes aside, so that followers can copy
+        the rest."""
         if self._member.role is not Role.LEADING:
             return
         if self._member.has_successor():
@@ -473,6 +479,9 @@ class ReplicatedNsqd:
             if store is not None:
                 self._log.error("REPLICATION: damaged data, and no other member in sync has it")
                 store.log.skip_damage()
+                if self._loop.time() >= self._reopen_not_before:
+                    self._reopen_not_before = self._loop.time() + _REOPEN_SECONDS
+                    self._member.lead_again()
 
     def _renounce(self) -> None:
         incarnation = secrets.token_hex(8)

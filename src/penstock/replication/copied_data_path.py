@@ -25,6 +25,7 @@ from penstock.common.errors import CorruptBatchError, ReplicationError
 from penstock.replication.stream import (
     Batches,
     CutSegment,
+    Damaged,
     FormatSettings,
     HaveTopic,
     Journal,
@@ -221,6 +222,7 @@ class CopiedDataPath:
         self._unsynced_journals: dict[_TopicCopy, None] = {}
         self._unsynced_folders: dict[str, None] = {}
         self._is_syncing = False
+        self._received_damage: Damaged | None = None
         self.has_failed = False
         """Whether an fsync has failed: what is on the disk is then unknown, so the copy must be
         opened again."""
@@ -286,7 +288,15 @@ class CopiedDataPath:
         except OSError as error:
             raise storage_error("write to", self.path, error) from error
         except CorruptBatchError as error:
+            if isinstance(message, Batches):
+                topic = self._topic(message.topic)
+                self._received_damage = Damaged(topic.name, topic.log_id, message.first_seq)
             raise ReplicationError(f"the leader has sent damaged data: {error}") from error
+
+    def take_received_damage(self) -> Damaged | None:
+        """The segment of which the leader has sent damaged bytes, once; None if there is none."""
+        found, self._received_damage = self._received_damage, None
+        return found
 
     # Syncing
 

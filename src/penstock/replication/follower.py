@@ -112,6 +112,9 @@ class Follower:
         self._on_accepted()
         for topic in self._copy.start_stream():
             self._connection.send(topic)
+        damaged = self._copy.take_received_damage()
+        if damaged is not None:
+            self._connection.send(damaged)
         self._connection.send(HaveAll())
 
     def _sync(self) -> None:

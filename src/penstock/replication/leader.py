@@ -19,7 +19,7 @@ No sockets, no clock, no tasks: `FollowerConnection` sends, and the owner calls 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from google_crc32c import value as crc32c
@@ -36,6 +36,7 @@ from penstock.replication.stream import (
     Ack,
     Batches,
     CutSegment,
+    Damaged,
     FollowerMessage,
     FormatSettings,
     HaveAll,
@@ -264,6 +265,8 @@ class FollowerLink:
                 self._on_hello(message)
             case HaveTopic() if self.member and not self.is_streaming:
                 self._inventory[message.name] = message
+            case Damaged() if self.member and not self.is_streaming:
+                self._leader.check_segment(message)
             case HaveAll() if self.member and not self.is_streaming:
                 self._start_streaming()
             case _:
@@ -529,6 +532,8 @@ class Leader:
         """Topics with new messages in this turn of the loop."""
         self._next_number = 1
         self._is_serving = False
+        self._check: Iterator[None] | None = None
+        """The segment that is being checked for damage."""
         self._late: frozenset[str] = frozenset()
         """Followers that have not acknowledged in time."""
         self._joining: frozenset[str] = frozenset()
@@ -584,6 +589,7 @@ class Leader:
         self._find_late_members()
         self._change_in_sync()
         self._fail_late_waiters(now_ns)
+        self._continue_check()
 
     def stop(self) -> None:
         """Stop confirming messages, because this member no longer leads or is being stopped."""
@@ -907,8 +913,30 @@ class Leader:
         for link in self._streaming:
             link.segment_removed(self._by_store[store], first_seq)
 
+    # Damage
+
     def damage_found(self, store: TopicStore) -> None:
         self._on_damage(store.name)
+
+    def check_segment(self, damaged: Damaged) -> None:
+        """Start to read a segment of which a follower has received damaged bytes. If the file is
+        damaged, `damage_found` is called."""
+        topic = self.topics.get(damaged.topic)
+        if self._check is None and topic is not None and topic.log_id == damaged.log_id:
+            self._log.warning("REPLICATION: checking a segment of %s", damaged.topic)
+            self._check = topic.store.log.check_segment(damaged.first_seq)
+
+    def _continue_check(self) -> None:
+        """Read a part of the segment that is being checked, so that clients have their turn."""
+        if self._check is None:
+            return
+        try:
+            next(self._check)
+        except StopIteration:
+            self._check = None
+        except StorageError as error:
+            self._check = None
+            self._log.error("REPLICATION: cannot check a segment - %s", error)
 
     def metadata_written(self, content: bytes) -> None:
         """Send the new content of nsqd.dat to all followers."""

@@ -166,6 +166,12 @@ class Member:
         else:
             self._coordinator.announce(self._address)
 
+    def lead_again(self) -> None:
+        """Stop leading and, if no other member takes over, lead in a new epoch. The owner then
+        opens the data path again."""
+        if self.role is Role.LEADING:
+            self._step_down()
+
     def has_successor(self) -> bool:
         """Whether another running member is in sync."""
         if self.view is None or self.view.record is None:

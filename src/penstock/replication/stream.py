@@ -8,6 +8,7 @@ element is the kind of the message.
     Hello                     ->
                               <-   Welcome, or Refuse and the end of the connection
     HaveTopic, one per topic  ->
+    Damaged, if necessary     ->
     HaveAll                   ->
                               <-   RemoveTopic, CutSegment: what the leader does not have
                               <-   OpenTopic, Batches, Journal, ...: what the follower lacks
@@ -34,6 +35,7 @@ __all__ = [
     "Ack",
     "Batches",
     "CutSegment",
+    "Damaged",
     "FollowerMessage",
     "FormatSettings",
     "HaveAll",
@@ -127,7 +129,16 @@ class Ack(_Message, frozen=True, tag=4):
     position: int
 
 
-FollowerMessage: TypeAlias = Hello | HaveTopic | HaveAll | Ack
+class Damaged(_Message, frozen=True, tag=5):
+    """On an earlier connection, the leader has sent bytes of this segment that were not valid. The
+    leader must check its file."""
+
+    topic: str
+    log_id: bytes
+    first_seq: int
+
+
+FollowerMessage: TypeAlias = Hello | HaveTopic | HaveAll | Ack | Damaged
 
 
 # From the leader

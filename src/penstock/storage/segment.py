@@ -60,6 +60,9 @@ _COPIED_BYTES_MAX = 16 * 1024
 # Bytes read at a time to find the deferred batches of a segment whose index file is damaged.
 _SCAN_DEFERRED_BYTES = 256 * 1024
 
+# Bytes read in one step of a check, which takes some milliseconds.
+_CHECK_BYTES = 4 << 20
+
 # Maximum readers of a segment whose position is remembered. Sequential reads skip the index lookup.
 _READ_POSITIONS_MAX = 64
 
@@ -365,6 +368,14 @@ class Segment:
                 if not self.skips_damage:
                     raise
                 position = end
+
+    def check(self) -> Iterator[None]:
+        """Read all batches, a few megabytes in each step. Damage is treated as in `batches`."""
+        step_end = _CHECK_BYTES
+        for batch, _, _ in self.batches(self.index.position_of_seq(self.first_seq), _CHECK_BYTES):
+            if batch.end >= step_end:
+                step_end = batch.end + _CHECK_BYTES
+                yield
 
     def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
         """Yield the batches of `[first, end)` with a due time, in lists of bounded length, which

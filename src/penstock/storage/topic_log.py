@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from penstock.common.errors import LogClosedError, StorageError
+from penstock.common.errors import CorruptBatchError, LogClosedError, StorageError
 from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.files import FilePool, storage_error
 from penstock.storage.fsync import FsyncJob, LogFsync, fsync_now
@@ -571,6 +571,21 @@ class TopicLog:
                     segment.remove_index()
             if self.on_damage is not None:
                 self.on_damage()
+
+    def check_segment(self, first_seq: int) -> Iterator[None]:
+        """Read the segment that begins at `first_seq`, a part in each step. If it is damaged,
+        `on_damage` is called. Raises StorageError."""
+        segment = next((each for each in self._segments if each.first_seq == first_seq), None)
+        if segment is None:
+            return
+        try:
+            yield from segment.check()
+        except CorruptBatchError:
+            return
+        except OSError as error:
+            raise storage_error("read", segment.handle.path, error) from error
+        finally:
+            self.collect_damage(segment)
 
     def skip_damage(self) -> None:
         """From now on, let reads skip damaged bytes: no other member has the messages."""
