@@ -1,10 +1,12 @@
-"""Which tests follow one another on one worker, when there are several (`--dist loadgroup`).
+"""Distribution of the tests to several workers (`--dist loadgroup`).
 
-A chain shares what takes long to start, or has what must not run beside its like. Chains come
-first, the longest at the front, so that none is left for the end. What is in no chain goes file by
-file, to whoever is free; files whose tests are long, and share nothing, test by test.
+A chain is a group of tests that one worker runs one after the other: tests that share a program
+which takes long to start, or tests that must not run at the same time. The chains are started
+first, the longest one at the front, so that no long chain is left for the end. All other tests are
+distributed by file; those of the files in `APART`, which are long and share nothing, one by one.
 
-xdist's own groups are marked in a test's id, in a place where pytest no longer looks for it.
+xdist has groups of its own, but it marks them in the id of a test, where pytest does not expect
+them.
 """
 
 from pathlib import PurePosixPath
@@ -15,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 __all__ = ["ByChain", "longest_chains_first"]
 
-# By their folders and files; a file comes before its folder.
+# Folders and files of each chain. The entry of a file takes precedence over that of its folder.
 CHAINS = {
     "one Spark": ["tests/spark", "tests/pipelines", "tests/examples"],
     "Sparks of their own": [
@@ -33,7 +35,7 @@ CHAINS = {
     ],
     "one browser": ["tests/browser"],
 }
-# Test by test.
+# Files whose tests are distributed one by one.
 APART = [
     "tests/bench/test_bench.py",
     "tests/fuzzing/test_fuzz.py",
@@ -58,12 +60,12 @@ class ByChain(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def longest_chains_first(items: list[pytest.Item]) -> None:
-    """Sorts what was collected; the order within a chain stays."""
+    """Sort the collected tests by chain; the order within a chain stays."""
     items.sort(key=_rank)
 
 
 def chain_of(file: str) -> str | None:
-    """The file's own, or that of a folder."""
+    """The chain of a file, or of the folder that contains it; None if there is none."""
     path = PurePosixPath(file)
     places = (_CHAIN_OF.get(str(each)) for each in (path, *path.parents))
     return next((chain for chain in places if chain), None)
