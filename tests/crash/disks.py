@@ -15,7 +15,7 @@ import pytest
 
 from penstock.testing.waiting import wait_until
 
-__all__ = ["UNMOUNT_COPIES", "Disk", "disk"]
+__all__ = ["UNMOUNT_COPIES", "Disk", "disk", "fill_disk"]
 
 # Shell commands for the start of a process with its own mount namespace. Such a namespace has a
 # copy of each mounted disk, and the copy keeps the loop device in use when its test unmounts it.
@@ -67,15 +67,7 @@ class Disk:
 
     def fill(self) -> Path:
         """Use up all free space. Returns the file that occupies it."""
-        filler = self.path / "filler"
-        with filler.open("wb", buffering=0) as file:
-            for piece in (bytes(1 << 16), b"x"):
-                try:
-                    while file.write(piece):
-                        pass
-                except OSError:
-                    continue
-        return filler
+        return fill_disk(self.path)
 
     def set_writable(self, is_writable: bool) -> None:
         """Fails if a file is open for writing."""
@@ -114,3 +106,16 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 def run(*command: str) -> str:
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     return done.stdout
+
+
+def fill_disk(folder: Path) -> Path:
+    """Use up all free space of the file system of a folder. Returns the file that occupies it."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for piece in (bytes(1 << 16), b"x"):
+            try:
+                while file.write(piece):
+                    pass
+            except OSError:
+                continue
+    return filler

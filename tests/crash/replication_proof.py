@@ -26,6 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
+from tests.crash.disks import fill_disk
 from tests.crash.hosts import Host, ip
 from tests.crash.replicated_load import CHANNEL, TOPIC, LedgerProducer, read_channel
 from tests.interop.test_discovery import Client
@@ -291,14 +292,7 @@ class Run:
 
 @contextmanager
 def full_disk(member: MemberProcess) -> Iterator[None]:
-    filler = member.data_path / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for piece in (bytes(1 << 16), b"x"):
-            try:
-                while file.write(piece):
-                    pass
-            except OSError:
-                continue
+    filler = fill_disk(member.data_path)
     try:
         yield
     finally:

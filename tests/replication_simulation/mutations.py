@@ -1,11 +1,9 @@
 """Deliberate bugs, each of which breaks one rule of replication. The simulation must find each."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from tests.planted_bugs import Mutation
 from tests.replication_simulation.campaign import first_failure
 from tests.replication_simulation.machine import MemberProcess
 
@@ -22,30 +20,6 @@ __all__ = ["MUTATIONS", "SEEDS_MAX", "Mutation", "seeds_until_found"]
 
 # Each bug must be found within this number of schedules.
 SEEDS_MAX = 2000
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One deliberate bug."""
-
-    name: str
-    owner: Any
-    attribute: str
-    replacement: Callable[[Any], Any]
-    """Returns the wrong function for the right one."""
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Apply the bug during the block."""
-        right = self.owner.__dict__[self.attribute]
-        wrong = self.replacement(right.fget if isinstance(right, property) else right)
-        setattr(
-            self.owner, self.attribute, property(wrong) if isinstance(right, property) else wrong
-        )
-        try:
-            yield
-        finally:
-            setattr(self.owner, self.attribute, right)
 
 
 def seeds_until_found(name: str) -> int | None:

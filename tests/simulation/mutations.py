@@ -3,11 +3,10 @@
 Each replaces one function by a wrong one while schedules run. The product does not contain them.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, cast
 
+from tests.planted_bugs import Mutation
 from tests.simulation.campaign import first_failure
 from tests.simulation.run import run
 from tests.simulation.schedule import schedule_of
@@ -35,30 +34,6 @@ __all__ = ["MUTATIONS", "SEEDS_MAX", "Mutation", "seeds_until_found"]
 
 # Each bug must be found within this number of schedules.
 SEEDS_MAX = 600
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One deliberate bug."""
-
-    name: str
-    owner: Any
-    attribute: str
-    replacement: Callable[[Any], Any]
-    """Returns the wrong function for the right one."""
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Apply the bug during the block."""
-        right = self.owner.__dict__[self.attribute]
-        wrong = self.replacement(right.fget if isinstance(right, property) else right)
-        setattr(
-            self.owner, self.attribute, property(wrong) if isinstance(right, property) else wrong
-        )
-        try:
-            yield
-        finally:
-            setattr(self.owner, self.attribute, right)
 
 
 def seeds_until_found(mutation: Mutation) -> int | None:
