@@ -151,8 +151,8 @@ class JetStreamGroup:
 
 @dataclass
 class TimedPublisher:
-    """Each connection sends its request again as soon as it is answered, until the leader has used
-    this CPU time or until this many messages were published."""
+    """Publish on several connections. Each sends the next request when the last one is answered,
+    until the leader has used this CPU time, or this many messages were published."""
 
     dial: Callable[[], PublishConnection]
     connections: int

@@ -52,7 +52,7 @@ def test_publishing_with_an_fsync_each_is_measured_beside_the_disk(
     assert "peak memory" in run.output
 
 
-@pytest.mark.skipif(not has_etcd(), reason="etcd is not installed")
+@pytest.mark.skipif(not has_etcd(), reason="needs etcd; `make test` installs it")
 def test_replicated_nodes_are_measured_beside_a_single_one() -> None:
     run = CliRunner().invoke(
         replication.main, ["--repeat=1", "--cpu-seconds=0.05", "--no-jetstream"]
@@ -63,7 +63,7 @@ def test_replicated_nodes_are_measured_beside_a_single_one() -> None:
         assert f"{row:11}3 members" in run.output
 
 
-@pytest.mark.skipif(not has_nats(), reason="nats-server is not installed")
+@pytest.mark.skipif(not has_nats(), reason="needs nats-server; `make test` installs it")
 def test_jetstream_publishes_and_consumes_every_message_once() -> None:
     with run_jetstream() as cluster:
         results = Results()

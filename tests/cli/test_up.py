@@ -206,7 +206,7 @@ def _reserved_port_below_a_hundred_others() -> Iterator[int]:
             return
 
 
-@pytest.mark.skipif(not has_etcd(), reason="etcd is not installed")
+@pytest.mark.skipif(not has_etcd(), reason="needs etcd; `make test` installs it")
 def test_replicas(tmp_path: Path) -> None:
     for published in (1, 2):  # The second run has the data of the first.
         with up(tmp_path / "data", "--replicas=3") as cluster:

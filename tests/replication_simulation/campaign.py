@@ -1,37 +1,19 @@
 """Runs many schedules; collects failures and coverage."""
 
-import gc
 from collections.abc import Iterable
 from dataclasses import replace
 
 from tests.replication_simulation.run import run
 from tests.replication_simulation.schedule import ClusterSchedule, schedule_of
-from tests.simulation.campaign import Campaign
+from tests.simulation.campaign import Campaign, run_seeds
 from tests.simulation.shrink import shrink
 
 __all__ = ["campaign", "first_failure", "shortened", "trace_of"]
 
-_RUNS_BETWEEN_COLLECTIONS = 200
-
 
 def campaign(seeds: Iterable[int]) -> Campaign:
     """Run the schedules of these seeds."""
-    outcome = Campaign()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for seed in seeds:
-            result = run(schedule_of(seed))
-            outcome.runs += 1
-            outcome.coverage.update(result.coverage)
-            if result.violation is not None:
-                outcome.failures[seed] = result.violation
-            if outcome.runs % _RUNS_BETWEEN_COLLECTIONS == 0:
-                gc.collect()
-    finally:
-        if was_enabled:
-            gc.enable()
-    return outcome
+    return run_seeds(seeds, lambda seed: run(schedule_of(seed)))
 
 
 def first_failure(seeds: Iterable[int]) -> int | None:

@@ -1,4 +1,4 @@
-"""What was promised to producers, consumers and readers, and the check that it still holds.
+"""The promises to producers, consumers and readers, and the check that they are kept.
 
 Messages are identified by the id of their log and their sequence number. A message is promised when
 its publish was confirmed, or when it was below a high watermark. The progress of a channel is

@@ -142,7 +142,7 @@ class MemberProcess:
         self.setup = setup
         self.session = new_id()
         self.tasks: deque[Callable[[], None]] = deque()
-        """What was started, and has not happened yet."""
+        """Actions that were started and have not ended yet."""
         self.leader: Leader | None = None
         self.data_path: DataPath | None = None
         self.stores: dict[str, TopicStore] = {}
@@ -229,7 +229,7 @@ class MemberProcess:
             self._write_member_file(self._new_id())
             self.fail(ReplicationError(f"the copy is damaged: {issue}"))
 
-    # What the member decides
+    # Decisions of the member
 
     def join(self, node_uuid: str) -> None:
         self._node_uuid = node_uuid
@@ -519,7 +519,8 @@ class MemberProcess:
             self._connect()
 
     def end_turn(self) -> None:
-        """What the loop does at the end of a turn, and when buffers have room again."""
+        """Send what was written, as nsqd does at the end of each turn of the loop, and when the
+        buffer of a connection has room again."""
         if self.leader is None or self.leader.is_stopped:
             return
         if self._sends_soon:

@@ -139,7 +139,7 @@ class Network:
             end.on_leader_closed(connection)
 
     def drop_process(self, end: object) -> None:
-        """A process has ended. What it has sent may still arrive."""
+        """A process has ended. Messages that it sent before may still arrive."""
         for each in self.connections:
             if each.follower_end is end:
                 each.close_follower()

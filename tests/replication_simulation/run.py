@@ -1,9 +1,7 @@
 """Runs the steps of a schedule, then repairs everything and checks that the cluster recovers."""
 
 import traceback
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from unittest.mock import patch
 
 from tests.replication_simulation.ledger import disk_folder
@@ -11,6 +9,7 @@ from tests.replication_simulation.machine import DATA_PATH
 from tests.replication_simulation.schedule import VERBS, ClusterSchedule
 from tests.replication_simulation.world import STEPS, TOPICS, World
 from tests.simulation.node import try_syncs_in_turn
+from tests.simulation.run import Outcome
 from tests.simulation.violation import ViolationError
 
 from penstock.common import names
@@ -21,22 +20,12 @@ from penstock.storage.cursors import current_generation, read_journals
 from penstock.storage.layout import TOPICS_NAME, maybe_segment_seq
 from penstock.testing.files import _Content, _Folder
 
-__all__ = ["Outcome", "run"]
+__all__ = ["run"]
 
 assert STEPS.keys() == VERBS.keys()
 
 # Each round is 0.1 s.
 _ROUNDS_MAX = 400
-
-
-@dataclass
-class Outcome:
-    """Result of a run."""
-
-    violation: str | None = None
-    is_crash: bool = False
-    """Whether an unexpected exception ended the run."""
-    coverage: Counter[str] = field(default_factory=Counter)
 
 
 def run(schedule: ClusterSchedule, trace: Callable[[str], object] | None = None) -> Outcome:

@@ -179,7 +179,7 @@ class World:
         self._ids += 1
         return f"id-{self._ids}"
 
-    # What the processes report
+    # Reports of the processes
 
     def leads(self, process: MemberProcess, view: ClusterView) -> None:
         assert view.record is not None

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from tests.simulation.run import run
+from tests.simulation.run import Outcome, run
 from tests.simulation.schedule import Schedule, schedule_of
 from tests.simulation.shrink import shrink
 
-__all__ = ["Campaign", "campaign", "first_failure", "shortened", "trace_of"]
+__all__ = ["Campaign", "campaign", "first_failure", "run_seeds", "shortened", "trace_of"]
 
 # Runs leave many reference cycles. An explicit collection after some runs is much cheaper than
 # automatic ones.
@@ -26,14 +26,18 @@ class Campaign:
     coverage: Counter[str] = field(default_factory=Counter)
 
 
-def campaign(seeds: Iterable[int], progress: Callable[[int], object] = lambda _: None) -> Campaign:
-    """Run the schedules of these seeds. `progress` is called with the number of finished ones."""
+def run_seeds(
+    seeds: Iterable[int],
+    run_seed: Callable[[int], Outcome],
+    progress: Callable[[int], object] = lambda _: None,
+) -> Campaign:
+    """Run the schedule of each seed. `progress` is called with the number of finished ones."""
     outcome = Campaign()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         for seed in seeds:
-            result = run(schedule_of(seed))
+            result = run_seed(seed)
             outcome.runs += 1
             outcome.coverage.update(result.coverage)
             if result.violation is not None:
@@ -45,6 +49,11 @@ def campaign(seeds: Iterable[int], progress: Callable[[int], object] = lambda _:
         if was_enabled:
             gc.enable()
     return outcome
+
+
+def campaign(seeds: Iterable[int], progress: Callable[[int], object] = lambda _: None) -> Campaign:
+    """Run the schedules of these seeds. `progress` is called with the number of finished ones."""
+    return run_seeds(seeds, lambda seed: run(schedule_of(seed)), progress)
 
 
 def first_failure(seeds: Iterable[int]) -> int | None:

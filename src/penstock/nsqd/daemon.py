@@ -469,7 +469,8 @@ class Nsqd:
         self.log.info("HTTPS: [%s] %s", address, failure)
 
     def reloads(self) -> dict[str, Callable[[], None]]:
-        """What SIGHUP reads again, by name. Each raises ConfigError."""
+        """Functions that read files again at SIGHUP, by the name for the log. Each raises
+        ConfigError if its files are not valid."""
         parts = {"certificates": self.tls, "tokens": self._tokens}
         return {what: part.reload for what, part in parts.items() if part is not None}
 

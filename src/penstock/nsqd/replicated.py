@@ -207,7 +207,7 @@ class ReplicatedNsqd:
         except Error as error:
             self._log.error("failed to store on exit - %s", error)
 
-    # What the member decides
+    # Decisions of the member
 
     def join(self, node_uuid: str) -> None:
         self._node_uuid = node_uuid
